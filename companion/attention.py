@@ -1,0 +1,146 @@
+"""The step that every attention in the book shares: masked softmax, then a weighted sum.
+
+Kinds of attention differ in how they compute the scores. What follows the scores is always this.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from companion.masks import as_boolean_mask
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch L_q L_k"], mask: Bool[Tensor, "..."] | None = None
+) -> Float[Tensor, "*batch L_q L_k"]:
+    r"""Turn scores into weights: non-negative, summing to 1 over the keys, 0 where masked.
+
+    .. math:: \alpha_{ij} = \frac{m_{ij}\, e^{e_{ij}}}{\sum_{l} m_{il}\, e^{e_{il}}}
+
+    A query that may attend to nothing gets weights 0, not NaN and not a uniform row.
+
+    Args:
+        scores: ``(..., L_q, L_k)``, logits :math:`e_{ij}` of query i for key j.
+        mask: True = may attend; broadcasts to the scores.
+
+    Returns:
+        Weights :math:`\alpha_{ij}`, of the shape and dtype of the scores.
+
+    Raises:
+        TypeError: scores are not floating point, or the mask is.
+        ValueError: the mask does not broadcast to the scores.
+
+    Chapter: 2, additive attention.
+
+    >>> scores = torch.tensor([[0.0, 0.0, 9.0]])
+    >>> masked_softmax(scores, torch.tensor([True, True, False]))
+    tensor([[0.5000, 0.5000, 0.0000]])
+    >>> masked_softmax(scores, torch.zeros(3, dtype=torch.bool))
+    tensor([[0., 0., 0.]])
+    """
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point, got dtype {scores.dtype}")
+    if mask is None:
+        return scores.softmax(dim=-1)
+    hidden = ~as_boolean_mask(mask, scores.shape)
+    # The lowest finite number, not -inf: a row of -inf would be NaN, and so would its gradient.
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(hidden, lowest).softmax(dim=-1).masked_fill(hidden, 0.0)
+
+
+def attend(
+    scores: Float[Tensor, "*batch L_q L_k"],
+    value: Float[Tensor, "*batch L_k d_v"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    dropout_p: float = 0.0,
+) -> tuple[Float[Tensor, "*batch L_q d_v"], Float[Tensor, "*batch L_q L_k"]]:
+    r"""Average the values, each weighted by the softmax of its score.
+
+    .. math:: c_i = \sum_j \alpha_{ij}\, v_j
+
+    Args:
+        scores: ``(..., L_q, L_k)``.
+        value: ``(..., L_k, d_v)``.
+        mask: True = may attend; broadcasts to the scores.
+        dropout_p: probability with which each weight is dropped for the sum (and the others scaled
+            up by ``1 / (1 - dropout_p)``). The returned weights are those before dropout.
+
+    Returns:
+        ``(output, weights)`` of shapes ``(..., L_q, d_v)`` and ``(..., L_q, L_k)``.
+
+    Raises:
+        TypeError: scores are not floating point, or the mask is.
+        ValueError: scores and value disagree on ``L_k``, the mask does not broadcast, or
+            ``dropout_p`` is outside ``[0, 1)``.
+
+    Chapter: 2, additive attention.
+
+    >>> scores, value = torch.zeros(1, 2), torch.tensor([[1.0], [3.0]])
+    >>> output, weights = attend(scores, value)
+    >>> output, weights
+    (tensor([[2.]]), tensor([[0.5000, 0.5000]]))
+    """
+    check_dropout(dropout_p)
+    if value.ndim < 2 or scores.ndim < 2 or scores.shape[-1] != value.shape[-2]:
+        raise ValueError(
+            "scores (..., L_q, L_k) and value (..., L_k, d_v) must agree on L_k, "
+            f"got {tuple(scores.shape)} and {tuple(value.shape)}"
+        )
+    weights = masked_softmax(scores, mask)
+    dropped = F.dropout(weights, dropout_p) if dropout_p else weights
+    return dropped @ value, weights
+
+
+def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse query, key and value that do not belong together, before any arithmetic.
+
+    Raises:
+        TypeError: one of them is not a floating-point tensor.
+        ValueError: fewer than two axes, leading (batch) axes that differ, or a different number of
+            keys and values.
+    """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name} must be a floating-point tensor, got {got}")
+        if tensor.ndim < 2:
+            raise ValueError(
+                f"{name} must have shape (..., length, features), got {tuple(tensor.shape)}"
+            )
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise ValueError(
+            "query, key and value must have the same batch axes, got "
+            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+        )
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            "key and value must have the same length L_k, got "
+            f"{key.shape[-2]} and {value.shape[-2]}: each key announces one value"
+        )
+
+
+def check_features(name: str, tensor: Tensor, expected: int) -> None:
+    """Refuse a tensor whose last axis is not the size that a module was built for."""
+    if tensor.shape[-1] != expected:
+        raise ValueError(
+            f"{name} must have {expected} features on its last axis, got {tensor.shape[-1]}"
+        )
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse a dropout probability outside ``[0, 1)``."""
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+
+
+def check_positive(**sizes: int) -> None:
+    """Refuse sizes that are not positive integers; the message names the argument."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"{name} must be an integer, got {type(size).__name__}")
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")

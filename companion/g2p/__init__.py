@@ -1,0 +1,24 @@
+"""Grapheme-to-phoneme conversion: pronouncing English words, the book's running example.
+
+Needs the extra ``g2p``: ``pip install 'attention-companion[g2p]'``.
+"""
+
+from companion.g2p.lexicon import encode_words, load_lexicon, select_split, split_of
+from companion.g2p.metrics import error_rates, error_rates_by_length
+from companion.g2p.models import RecurrentG2P
+from companion.g2p.training import evaluate, load_model, predict, training_pairs, training_steps
+
+__all__ = [
+    "RecurrentG2P",
+    "encode_words",
+    "error_rates",
+    "error_rates_by_length",
+    "evaluate",
+    "load_lexicon",
+    "load_model",
+    "predict",
+    "select_split",
+    "split_of",
+    "training_pairs",
+    "training_steps",
+]

@@ -1,0 +1,202 @@
+"""Figures of the book, in one style. Imported by notebooks alone: needs the extra ``plot``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import seaborn as sns
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+# Distinguished by dash and marker too, not by colour alone.
+_DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (6, 3))]
+_MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+
+
+def use_style() -> None:
+    """Set the book's style: colour-blind safe, white ground (readable on dark pages as a card)."""
+    sns.set_theme(
+        context="notebook",
+        style="whitegrid",
+        palette="colorblind",
+        rc={
+            "figure.figsize": (7.0, 3.8),
+            "figure.dpi": 110,
+            "figure.constrained_layout.use": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": "medium",
+            "axes.titleweight": "bold",
+            "legend.frameon": False,
+            "legend.fontsize": "small",
+        },
+    )
+
+
+def plot_by_lag(
+    curves: Mapping[str, Tensor], *, ylabel: str, title: str, log: bool = False
+) -> Figure:
+    """Draw one curve a model against the lag.
+
+    Args:
+        curves: ``{model: values}``, each ``(max_lag + 1,)``.
+        ylabel: what the values are.
+        title: the finding.
+        log: whether the vertical axis is logarithmic.
+
+    Returns:
+        The figure.
+    """
+    figure, axes = plt.subplots()
+    for index, (label, values) in enumerate(curves.items()):
+        axes.plot(values.tolist(), label=label, linestyle=_dash(index), linewidth=2)
+    if log:
+        axes.set_yscale("log")
+    axes.set(xlabel="lag: steps back from the last input", ylabel=ylabel, title=title)
+    _legend_outside(axes)
+    return figure
+
+
+def plot_groups(
+    series: Mapping[str, Mapping[str, float]], *, xlabel: str, ylabel: str, title: str
+) -> Figure:
+    """Draw values by group (for example error rates by word length), one line a model.
+
+    Args:
+        series: ``{model: {group: value}}``, the groups in order.
+        xlabel: what the groups are.
+        ylabel: what the values are.
+        title: the finding.
+
+    Returns:
+        The figure; the vertical axis starts at 0.
+    """
+    figure, axes = plt.subplots()
+    for index, (label, values) in enumerate(series.items()):
+        axes.plot(
+            list(values),
+            list(values.values()),
+            label=label,
+            marker=_MARKERS[index % len(_MARKERS)],
+            linestyle=_dash(index),
+            linewidth=2,
+        )
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.set_ylim(bottom=0)
+    _legend_outside(axes)
+    return figure
+
+
+def plot_losses(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
+    """Draw training losses against the step, each the running mean of 20 steps.
+
+    Args:
+        losses: ``{run: loss of each step}`` in nats.
+        title: the finding.
+
+    Returns:
+        The figure.
+    """
+    figure, axes = plt.subplots()
+    for index, (label, values) in enumerate(losses.items()):
+        smooth = (
+            torch.tensor(values, dtype=torch.float64).unfold(0, min(20, len(values)), 1).mean(-1)
+        )
+        axes.plot(smooth.tolist(), label=label, linestyle=_dash(index), linewidth=2)
+    axes.set(xlabel="training step", ylabel="loss (nats)", title=title)
+    axes.set_ylim(bottom=0)
+    _legend_outside(axes)
+    return figure
+
+
+def plot_weights(
+    weights: Mapping[str, Tensor],
+    *,
+    query_tokens: Sequence[Sequence[str]],
+    key_tokens: Sequence[Sequence[str]],
+    title: str,
+) -> Figure:
+    """Draw attention weights as heat maps side by side, on one scale from 0 to 1.
+
+    Args:
+        weights: ``{caption: (L_q, L_k)}``.
+        query_tokens: for each map, the queries' names, from top to bottom.
+        key_tokens: for each map, the keys' names, from left to right.
+        title: the finding.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a map whose sizes differ from its tokens'.
+    """
+    figure, all_axes = plt.subplots(1, len(weights), figsize=(7.0, 3.6), squeeze=False)
+    for index, (axes, (caption, values)) in enumerate(
+        zip(all_axes[0], weights.items(), strict=True)
+    ):
+        rows, columns = query_tokens[index], key_tokens[index]
+        if values.shape != (len(rows), len(columns)):
+            raise ValueError(
+                f"{caption}: weights must be {(len(rows), len(columns))} as the tokens are, "
+                f"got {tuple(values.shape)}"
+            )
+        sns.heatmap(
+            values.detach().numpy(),
+            ax=axes,
+            vmin=0,
+            vmax=1,
+            cmap="viridis",
+            xticklabels=list(columns),
+            yticklabels=list(rows),
+            cbar=index == len(weights) - 1,
+            cbar_kws={"label": "weight"},
+        )
+        axes.tick_params(axis="y", rotation=0)
+        axes.tick_params(axis="x", rotation=0)
+        axes.set(xlabel="key", ylabel="query" if index == 0 else "", title=caption)
+    figure.suptitle(title, fontsize="medium", fontweight="bold")
+    return figure
+
+
+def plot_costs(
+    costs: Mapping[str, Mapping[int, float]], *, xlabel: str, ylabel: str, title: str
+) -> Figure:
+    """Draw costs against a size, both axes logarithmic.
+
+    Args:
+        costs: ``{method: {size: cost}}``.
+        xlabel: what the size is.
+        ylabel: what the cost is, with its unit.
+        title: the finding.
+
+    Returns:
+        The figure.
+    """
+    figure, axes = plt.subplots()
+    for index, (label, values) in enumerate(costs.items()):
+        axes.plot(
+            list(values),
+            list(values.values()),
+            label=label,
+            marker=_MARKERS[index % len(_MARKERS)],
+            linestyle=_dash(index),
+            linewidth=2,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    sizes = sorted({size for values in costs.values() for size in values})
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    _legend_outside(axes)
+    return figure
+
+
+def _dash(index: int) -> str | tuple[int, tuple[int, ...]]:
+    return _DASHES[index % len(_DASHES)]  # type: ignore[return-value]
+
+
+def _legend_outside(axes: Axes) -> None:
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
