@@ -66,6 +66,11 @@ def _score(projected_query: Tensor, projected_key: Tensor, v: Tensor) -> Tensor:
 def _check_parameters(
     query: Tensor, key: Tensor, w_query: Tensor, w_key: Tensor, v: Tensor
 ) -> None:
+    if query.ndim < 2 or key.ndim < 2:
+        raise ValueError(
+            "query and key must have shape (..., length, features), "
+            f"got {tuple(query.shape)} and {tuple(key.shape)}"
+        )
     if v.ndim != 1:
         raise ValueError(f"v must have shape (d_hidden,), got {tuple(v.shape)}")
     for name, weight, source, features in (

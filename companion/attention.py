@@ -137,10 +137,10 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout must be in [0, 1), got {dropout}")
 
 
-def check_positive(**sizes: int) -> None:
+def check_positive(*, at_least: int = 1, **sizes: int) -> None:
     """Refuse sizes that are not positive integers; the message names the argument."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
+        if not isinstance(size, int | torch.SymInt) or isinstance(size, bool):
             raise TypeError(f"{name} must be an integer, got {type(size).__name__}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
+        if size < at_least:
+            raise ValueError(f"{name} must be at least {at_least}, got {size}")

@@ -67,6 +67,10 @@ def largest_tensor_bytes(function: Callable[[], object]) -> int:
     return watch.bytes
 
 
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 class _LargestResult(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,8 +78,9 @@ class _LargestResult(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        given = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                # Of a view, what it shows may exceed what it keeps: count the storage.
+            # A view is of a storage that was there before: nothing new.
+            if isinstance(leaf, Tensor) and _storage(leaf) not in given:
                 self.bytes = max(self.bytes, leaf.untyped_storage().nbytes())
         return result

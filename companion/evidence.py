@@ -71,6 +71,7 @@ def claim(
             full stop; optional for a claim that holds.
 
     Raises:
+        TypeError: a measured value that is not a string.
         ValueError: a number out of range, no measured value, an unknown verdict, or a verdict other
             than "holds" without a reason.
 
@@ -83,6 +84,8 @@ def claim(
         raise ValueError(f"number must be from 1 to 18, got {number}")
     if not measured:
         raise ValueError("a claim needs at least one measured value")
+    if not all(isinstance(value, str) for value in measured.values()):
+        raise TypeError("measured values must be strings, already rounded: f'{value:.2f}'")
     if verdict not in get_args(Verdict):
         raise ValueError(f"verdict must be one of {', '.join(get_args(Verdict))}, got {verdict!r}")
     if verdict != "holds" and not because:

@@ -148,6 +148,8 @@ def to_torch_attn_mask(
     """
     if isinstance(mask, Tensor) and mask.ndim == 3:
         mask = mask.unsqueeze(1)
-    k_len = mask.shape[-1] if isinstance(mask, Tensor) and mask.ndim else 1
+    if isinstance(mask, Tensor) and not 1 <= mask.ndim <= 4:
+        raise ValueError(f"mask must have 1 to 4 axes, got shape {tuple(mask.shape)}")
+    k_len = mask.shape[-1] if isinstance(mask, Tensor) else 1
     shape = (batch_size, num_heads, q_len, k_len)
     return ~as_boolean_mask(mask, shape).expand(shape).reshape(-1, q_len, k_len)

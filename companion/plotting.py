@@ -102,10 +102,15 @@ def plot_losses(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
     """
     figure, axes = plt.subplots()
     for index, (label, values) in enumerate(losses.items()):
-        smooth = (
-            torch.tensor(values, dtype=torch.float64).unfold(0, min(20, len(values)), 1).mean(-1)
+        width = min(20, len(values))
+        smooth = torch.tensor(values, dtype=torch.float64).unfold(0, width, 1).mean(-1)
+        axes.plot(
+            range(width - 1, len(values)),
+            smooth.tolist(),
+            label=label,
+            linestyle=_dash(index),
+            linewidth=2,
         )
-        axes.plot(smooth.tolist(), label=label, linestyle=_dash(index), linewidth=2)
     axes.set(xlabel="training step", ylabel="loss (nats)", title=title)
     axes.set_ylim(bottom=0)
     _legend_outside(axes)
@@ -133,24 +138,26 @@ def plot_weights(
     Raises:
         ValueError: a map whose sizes differ from its tokens'.
     """
-    figure, all_axes = plt.subplots(1, len(weights), figsize=(7.0, 3.6), squeeze=False)
-    for index, (axes, (caption, values)) in enumerate(
-        zip(all_axes[0], weights.items(), strict=True)
+    for (caption, values), rows, columns in zip(
+        weights.items(), query_tokens, key_tokens, strict=True
     ):
-        rows, columns = query_tokens[index], key_tokens[index]
         if values.shape != (len(rows), len(columns)):
             raise ValueError(
                 f"{caption}: weights must be {(len(rows), len(columns))} as the tokens are, "
                 f"got {tuple(values.shape)}"
             )
+    figure, all_axes = plt.subplots(1, len(weights), figsize=(7.0, 3.6), squeeze=False)
+    for index, (axes, (caption, values)) in enumerate(
+        zip(all_axes[0], weights.items(), strict=True)
+    ):
         sns.heatmap(
             values.detach().numpy(),
             ax=axes,
             vmin=0,
             vmax=1,
             cmap="viridis",
-            xticklabels=list(columns),
-            yticklabels=list(rows),
+            xticklabels=list(key_tokens[index]),
+            yticklabels=list(query_tokens[index]),
             cbar=index == len(weights) - 1,
             cbar_kws={"label": "weight"},
         )

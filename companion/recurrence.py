@@ -109,6 +109,31 @@ def lstm(
     return cell
 
 
+def median_over_seeds(
+    measure: Callable[..., Tensor], make: Callable[..., Cell], *, seeds: int, **options: Any
+) -> Tensor:
+    """Measure several cells that differ in their random weights alone, and take the median.
+
+    Args:
+        measure: called as ``measure(cell, **options)``, for example :func:`gradient_by_lag`.
+        make: called as ``make(seed=seed)``; returns a cell.
+        seeds: how many cells.
+        **options: passed on to ``measure``.
+
+    Returns:
+        The median of each entry, of the shape that ``measure`` returns.
+
+    Raises:
+        TypeError, ValueError: ``seeds`` is not a positive integer.
+
+    >>> median_over_seeds(gradient_by_lag, gru, seeds=3, max_lag=5).shape
+    torch.Size([6])
+    """
+    check_positive(seeds=seeds)
+    measured = torch.stack([measure(make(seed=seed), **options) for seed in range(seeds)])
+    return measured.quantile(0.5, dim=0)
+
+
 def gradient_by_lag(
     cell: Cell,
     *,
@@ -146,12 +171,13 @@ def gradient_by_lag(
     tensor(True)
     """
     check_positive(input_dim=input_dim, max_lag=max_lag, trials=trials)
+    check_positive(burn_in=burn_in, at_least=0)
     x, generator = _noise(trials, burn_in + max_lag + 1, input_dim, seed)
     last = _states(cell, x.requires_grad_())[:, -1]
     direction = torch.randn(last.shape, dtype=last.dtype, generator=generator)
     (gradient,) = torch.autograd.grad((last * direction).sum(), x)
     norm = gradient.norm(dim=-1).flip(1)[:, : max_lag + 1]  # (trials, max_lag + 1), lag 0 first
-    relative: Tensor = (norm / norm[:, :1]).median(dim=0).values
+    relative: Tensor = (norm / norm[:, :1]).quantile(0.5, dim=0)
     return relative
 
 
@@ -191,7 +217,9 @@ def information_by_lag(
     >>> probe[0] > 0.9, probe[40] < 0.1
     (tensor(True), tensor(True))
     """
-    check_positive(input_dim=input_dim, max_lag=max_lag, trials=trials)
+    check_positive(input_dim=input_dim, max_lag=max_lag)
+    check_positive(trials=trials, at_least=2)
+    check_positive(burn_in=burn_in, at_least=0)
     x, _ = _noise(trials, burn_in + max_lag + 1, input_dim, seed)
     with torch.no_grad():
         state = _states(cell, x)[:, -1]
@@ -270,6 +298,8 @@ def learn_delayed_recall(
 
 
 def _states(cell: Cell, x: Tensor) -> Tensor:
+    if getattr(cell, "batch_first", True) is False:
+        raise ValueError("cell must be built with batch_first=True: inputs are (B, L, input_dim)")
     output = cell(x)
     states: Tensor = output[0] if isinstance(output, tuple) else output
     return states

@@ -4,7 +4,7 @@ Needs the extra ``g2p``: ``pip install 'attention-companion[g2p]'``.
 """
 
 from companion.g2p.lexicon import encode_words, load_lexicon, select_split, split_of
-from companion.g2p.metrics import error_rates, error_rates_by_length
+from companion.g2p.metrics import error_rates, error_rates_by_length, phoneme_error_interval
 from companion.g2p.models import RecurrentG2P
 from companion.g2p.training import evaluate, load_model, predict, training_pairs, training_steps
 
@@ -16,6 +16,7 @@ __all__ = [
     "evaluate",
     "load_lexicon",
     "load_model",
+    "phoneme_error_interval",
     "predict",
     "select_split",
     "split_of",

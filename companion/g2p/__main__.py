@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         options.run(options)
-    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -85,12 +85,12 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _pronounce(options: argparse.Namespace) -> None:
     letters, lengths = encode_words(options.words)
     phonemes, weights = load_model(options.model).pronounce(letters, lengths)
+    if options.show and weights is None:
+        raise ValueError(f"{options.model} has no attention to show")
     for index, word in enumerate(options.words):
         pronunciation = decode_phonemes(phonemes[index].tolist())
         print(f"{word}  {' '.join(pronunciation)}")
-        if options.show:
-            if weights is None:
-                raise ValueError(f"{options.model} has no attention to show")
+        if weights is not None and options.show:
             print(alignment_text(word, pronunciation, weights[index]))
 
 

@@ -93,7 +93,7 @@ def split_of(word: str) -> Split:
     every run, and for every version of the dictionary.
 
     >>> split_of("attention"), split_of("phoneme")
-    ('train', 'train')
+    ('train', 'valid')
     """
     bucket = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") % 100
     return "train" if bucket < 90 else "valid" if bucket < 95 else "test"
@@ -134,6 +134,16 @@ def encode_word(word: str) -> list[int]:
     return [LETTER_INDEX[letter] for letter in letters]
 
 
+def check_words(words: Iterable[str]) -> list[str]:
+    """Refuse no words at all, and a string where several words are expected."""
+    if isinstance(words, str):
+        raise TypeError(f"words must be a list of words, got the string {words!r}; try [{words!r}]")
+    words = list(words)
+    if not words:
+        raise ValueError("expected at least one word, got none")
+    return words
+
+
 def encode_words(words: Iterable[str]) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B"]]:
     """Turn words into one padded batch.
 
@@ -147,9 +157,7 @@ def encode_words(words: Iterable[str]) -> tuple[Int[Tensor, "B L"], Int[Tensor, 
     (tensor([[4, 2, 3],
             [2, 0, 0]]), tensor([3, 1]))
     """
-    rows = [encode_word(word) for word in words]
-    if not rows:
-        raise ValueError("expected at least one word, got none")
+    rows = [encode_word(word) for word in check_words(words)]
     return _pad(rows), torch.tensor([len(row) for row in rows])
 
 

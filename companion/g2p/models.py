@@ -78,7 +78,8 @@ class RecurrentG2P(nn.Module):
         encoder_dim = d_model * (2 if bidirectional else 1)
         self.letter_embedding = nn.Embedding(NUM_LETTERS, embedding_dim, padding_idx=PAD)
         self.encoder = nn.GRU(embedding_dim, d_model, batch_first=True, bidirectional=bidirectional)
-        self.to_states = nn.Linear(encoder_dim, d_model)
+        # Nothing reads the states when there is no attention.
+        self.to_states = nn.Linear(encoder_dim, d_model) if attention is not None else nn.Identity()
         self.to_summary = nn.Linear(encoder_dim, d_model)
         self.phoneme_embedding = nn.Embedding(NUM_PHONEMES, embedding_dim, padding_idx=PAD)
         self.attention = attention
@@ -164,6 +165,7 @@ class RecurrentG2P(nn.Module):
             ``(phonemes, weights)``: ``(B, T)`` indices with END, then padding; and the attention
             ``(B, T, L)`` with which each was written, or None without attention.
         """
+        check_positive(max_len=max_len)
         memory = self.encode(letters, lengths)
         state = memory.summary
         previous = torch.full_like(lengths, START)

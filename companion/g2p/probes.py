@@ -154,13 +154,16 @@ def alignments(
     if model.attention is None:
         raise ValueError("this model has no attention, so there is no alignment")
     words = list(words)
-    phonemes, weights = model.pronounce(*encode_words(words))
-    assert weights is not None  # noqa: S101 - there is attention: for the type checker
+    by_length = sorted(words, key=len)
     found = {}
-    for word, row, alignment in zip(words, phonemes.tolist(), weights, strict=True):
-        pronunciation = decode_phonemes(row)
-        found[word] = (pronunciation, alignment[: len(pronunciation), : len(word)])
-    return found
+    for start in range(0, len(words), 256):
+        batch = by_length[start : start + 256]
+        phonemes, weights = model.pronounce(*encode_words(batch))
+        assert weights is not None  # noqa: S101 - there is attention: for the type checker
+        for word, row, alignment in zip(batch, phonemes.tolist(), weights, strict=True):
+            pronunciation = decode_phonemes(row)
+            found[word] = (pronunciation, alignment[: len(pronunciation), : len(word)])
+    return {word: found[word] for word in words}
 
 
 def alignment_score(

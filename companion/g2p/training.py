@@ -25,6 +25,7 @@ from companion.g2p.lexicon import (
     Lexicon,
     Pronunciation,
     Split,
+    check_words,
     decode_phonemes,
     encode_pronunciations,
     encode_words,
@@ -36,7 +37,6 @@ from companion.g2p.models import RecurrentG2P
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 RESULTS = CHECKPOINTS / "results.json"
-LENGTH_EDGES = (1, 5, 7, 9, 11, 13)
 WARMUP_STEPS = 500
 
 
@@ -100,6 +100,7 @@ def training_steps(
 
     Adam, learning rate rising for 500 steps and then falling linearly to 0, gradients clipped at
     norm 1. Every step's batch depends on ``seed`` and the step alone, so that a run can be resumed.
+    Dropout draws from torch's global generator, which is seeded when the run starts.
 
     Args:
         model: the model to train.
@@ -133,17 +134,19 @@ def training_steps(
     model.train()
     first = state.get("step", 0)
     batches = _batches(pairs, batch_size, seed, first)
-    for step, batch in zip(range(first, steps), batches, strict=False):
-        warmup = min(1.0, (step + 1) / min(WARMUP_STEPS, steps))
-        optimizer.param_groups[0]["lr"] = learning_rate * warmup * (1 - step / steps)
-        loss = _loss(model, batch, label_smoothing)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        state.update(step=step + 1, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
-        yield loss.item()
-    model.eval()
+    try:
+        for step, batch in zip(range(first, steps), batches, strict=False):
+            warmup = min(1.0, (step + 1) / min(WARMUP_STEPS, steps))
+            optimizer.param_groups[0]["lr"] = learning_rate * warmup * (1 - step / steps)
+            loss = _loss(model, batch, label_smoothing)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            state.update(step=step + 1, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
+            yield loss.item()
+    finally:
+        model.eval()
 
 
 def _loss(
@@ -187,7 +190,8 @@ def predict(
     Raises:
         TypeError, ValueError: a word that cannot be read, or no words.
     """
-    words = list(words)
+    check_positive(batch_size=batch_size)
+    words = check_words(words)
     by_length = sorted(words, key=len)
     predictions: dict[str, Pronunciation] = {}
     for start in range(0, len(by_length), batch_size):
@@ -218,7 +222,9 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
         FileNotFoundError: nothing to resume.
         KeyboardInterrupt: after the files are written.
     """
+    check_positive(steps=steps)
     chosen, pairs = recipe(name), training_pairs(load_lexicon())
+    folder.mkdir(parents=True, exist_ok=True)  # fail now rather than after training
     torch.manual_seed(seed)
     model = chosen.build()
     run: dict[str, Any] = {"steps": steps, "seed": seed, "minutes": 0.0, "training": {}}
@@ -230,7 +236,6 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     def save() -> Path:
         run["minutes"] = (time.monotonic() - started) / 60
         run["model"] = model.state_dict()
-        folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / f"{name}.state.pt", lambda path: torch.save(run, path))
         facts = {
             "name": name,
@@ -306,7 +311,12 @@ def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> Rec
     model = recipe(read_facts(path)["name"]).build().to(dtype)
     with safe_open(path, framework="pt") as file:
         weights = {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise ValueError(
+            f"{path} is not a checkpoint of this package: it has other weights"
+        ) from None
     return model.eval()
 
 
@@ -320,7 +330,8 @@ def read_facts(source: str | Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             facts: dict[str, Any] = json.loads(file.metadata()["facts"])
-    except (SafetensorError, KeyError, TypeError) as error:
+            str(facts["name"])
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ValueError(f"{path} is not a checkpoint of this package: {error}") from error
     return facts
 
@@ -351,7 +362,7 @@ def evaluate(
     model, facts = load_model(source, dtype=dtype), read_facts(source)
     chosen = recipe(facts["name"])
     predictions = predict(model, references)
-    groups = error_rates_by_length(predictions, references, LENGTH_EDGES)
+    groups = error_rates_by_length(predictions, references)
     return {
         **facts,
         "label": chosen.label,
