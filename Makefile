@@ -46,9 +46,10 @@ check: $(READY) ## lint, types and unit tests: under a minute
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
-	@$(PYTEST) -n 2 --ignore tests/test_site.py --ignore tests/browser
+	@$(PYTEST) -n 2 -m "not slow" --ignore tests/test_site.py --ignore tests/browser
 
 test: check ## everything that must hold: check, the notebooks on two kinds of CPU, the built site
+	@$(PYTEST) -n 2 -m slow
 	@rm -rf _build/html _build/.doctrees
 	@$(MAKE) --no-print-directory book
 	@$(PYTEST) tests/test_site.py tests/browser

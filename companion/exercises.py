@@ -92,11 +92,11 @@ def check_effective_weights(answer: Answer) -> Verdict:
 
 
 def check_ceiling(answer: Answer) -> Verdict:
-    """Check chapter 1's exercise "the ceiling without looking".
+    """Check chapter 1's exercise "the ceiling for other sizes".
 
     Args:
-        answer: ``answer(pairs, values)`` returns the best accuracy on associative recall without
-            looking at the keys, to within 0.01.
+        answer: ``answer(pairs, values)`` returns the best accuracy on associative recall with
+            equal weights over unbound pairs, to within 0.01.
 
     >>> check_ceiling(lambda pairs, values: 1 / values)
     Not yet: for 8 pairs and 8 values expected about 0.32, got 0.12: that is blind guessing; \
@@ -119,7 +119,7 @@ a model can see which values occur, and how often.
             f"for {pairs} pairs and {values} values expected about {expected:.2f}, "
             f"got {accuracy:.2f}: {hint}",
         )
-    return Verdict(True, "no weights that ignore the keys can do better than this.")
+    return Verdict(True, "no read-out of an equally weighted sum can do better than this.")
 
 
 def check_weighted_sum(answer: Answer) -> Verdict:

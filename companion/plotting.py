@@ -90,6 +90,26 @@ def plot_groups(
     return figure
 
 
+def plot_bars(values: Mapping[str, float], *, xlabel: str, ylabel: str, title: str) -> Figure:
+    """Draw one bar a name.
+
+    Args:
+        values: ``{name: value}``, from left to right.
+        xlabel: what the names are.
+        ylabel: what the values are.
+        title: the finding.
+
+    Returns:
+        The figure.
+    """
+    figure, axes = plt.subplots()
+    axes.bar(list(values), list(values.values()))
+    axes.axhline(0, color="black", linewidth=1)
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    return figure
+
+
 def plot_losses(losses: Mapping[str, Sequence[float]], *, title: str) -> Figure:
     """Draw training losses against the step, each the running mean of 20 steps.
 

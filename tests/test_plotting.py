@@ -125,13 +125,15 @@ def test_weights_are_drawn_on_one_scale_with_their_tokens():
 
 
 def test_the_first_query_is_at_the_top():
-    axes = plot_weights({"one": WEIGHTS}, **TOKENS, title="").axes[0]
+    axes = plot_weights({"one": WEIGHTS, "two": WEIGHTS}, **TOKENS, title="").axes[0]
     bottom, top = axes.get_ylim()
     assert top < bottom
 
 
 def test_weights_may_need_a_gradient():
-    plot_weights({"one": WEIGHTS.clone().requires_grad_()}, **TOKENS, title="")
+    plot_weights(
+        dict.fromkeys(["one", "two"], WEIGHTS.clone().requires_grad_()), **TOKENS, title=""
+    )
 
 
 def test_weights_refuse_tokens_of_another_number():

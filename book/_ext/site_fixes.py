@@ -27,6 +27,10 @@ BODY_FIXES = {
     # Roles that ARIA does not allow where docutils puts them.
     ' role="doc-biblioentry"': "",
     '<div role="list" class="citation-list">': '<div class="citation-list">',
+    # A signature's parameters, one a line, are no definition list.
+    '<dl>\n<dd><em class="sig-param">': '<dl role="none">\n<dd><em class="sig-param">',
+    '<dd><em class="sig-param">': '<div class="sig-line"><em class="sig-param">',
+    "</em>,</dd>": "</em>,</div>",
     # The corner of a data frame is no heading.
     "<th></th>": "<td></td>",
 }

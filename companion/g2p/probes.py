@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,8 @@ from companion.g2p.lexicon import (
     encode_words,
 )
 from companion.g2p.models import RecurrentG2P
+
+Aligned: TypeAlias = Mapping[str, tuple[Pronunciation, Tensor]]
 
 # Letters that can be part of a spelling of each consonant: "ph" and "gh" spell F, so P, H and G
 # count as well as F. Vowels are left out: nearly every vowel letter can spell nearly every vowel.
@@ -166,13 +169,11 @@ def alignments(
     return {word: found[word] for word in words}
 
 
-def alignment_score(
-    aligned: dict[str, tuple[Pronunciation, Tensor]], lexicon: Lexicon, *, offset: int = 0
-) -> float:
+def alignment_score(aligned: Aligned, lexicon: Lexicon, *, offset: int = 0) -> float:
     """Score how often a consonant's most attended letter is one that can spell it.
 
     Only words that the model pronounces as the dictionary does are scored, and only consonants
-    (:data:`LETTERS_OF_CONSONANT`).
+    (``LETTERS_OF_CONSONANT``).
 
     Args:
         aligned: from :func:`alignments`.
@@ -203,6 +204,83 @@ def alignment_score(
     if not hits:
         raise ValueError("no consonant to score: no word is pronounced as in the dictionary")
     return sum(hits) / len(hits)
+
+
+def alignment_shift(
+    first: Aligned, second: Aligned, lexicon: Lexicon, *, at_least: int = 20
+) -> dict[str, float]:
+    """Measure how many letters further right a second model looks, for each phoneme.
+
+    Only words that both models pronounce alike, and as the dictionary does, are compared.
+
+    Args:
+        first: from :func:`alignments`.
+        second: the same words, by another model.
+        lexicon: references for those words.
+        at_least: phonemes that occur less often than this are left out.
+
+    Returns:
+        ``{phoneme: mean difference}`` in letters between the most attended positions, largest
+        first.
+
+    Raises:
+        KeyError: a word that only the first holds.
+
+    Chapter: 2.
+
+    >>> one, other = torch.eye(2), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    >>> lexicon = {"be": (("B", "IY"),)}
+    >>> aligned = [{"be": (("B", "IY"), weights)} for weights in (one, other)]
+    >>> alignment_shift(*aligned, lexicon, at_least=1)
+    {'B': 1.0, 'IY': 0.0}
+    """
+    shifts: dict[str, list[int]] = {}
+    for word, (pronunciation, weights) in first.items():
+        others, other_weights = second[word]
+        if pronunciation == others and pronunciation in lexicon[word]:
+            difference = other_weights.argmax(dim=-1) - weights.argmax(dim=-1)
+            for phoneme, shift in zip(pronunciation, difference.tolist(), strict=True):
+                shifts.setdefault(phoneme, []).append(shift)
+    means = {p: sum(found) / len(found) for p, found in shifts.items() if len(found) >= at_least}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+def spelling_shares(
+    aligned: Aligned, lexicon: Lexicon, phoneme: str, spelling: str
+) -> dict[str, float]:
+    """Say on which letter of a spelling the most attended position lies, such as T or H of "th".
+
+    Args:
+        aligned: from :func:`alignments`; only words pronounced as the dictionary does count.
+        lexicon: references for those words.
+        phoneme: the phoneme that is written.
+        spelling: different letters that stand side by side.
+
+    Returns:
+        ``{letter: share}``, adding up to 1, over all times that the position lies in that spelling.
+
+    Raises:
+        ValueError: it never does.
+
+    Chapter: 2.
+
+    >>> aligned = {"thaw": (("TH", "AO"), torch.tensor([[0, 1.0, 0, 0], [0, 0, 1.0, 0]]))}
+    >>> spelling_shares(aligned, {"thaw": (("TH", "AO"),)}, "TH", "th")
+    {'t': 0.0, 'h': 1.0}
+    """
+    counts = dict.fromkeys(spelling, 0)
+    for word, (pronunciation, weights) in aligned.items():
+        if pronunciation not in lexicon[word]:
+            continue
+        starts = [i for i in range(len(word)) if word.startswith(spelling, i)]
+        inside = {i + k for i in starts for k in range(len(spelling))}
+        for written, position in zip(pronunciation, weights.argmax(-1).tolist(), strict=True):
+            if written == phoneme and position in inside:
+                counts[word[position]] += 1
+    total = sum(counts.values())
+    if not total:
+        raise ValueError(f"{phoneme} is never written while looking at {spelling!r}")
+    return {letter: count / total for letter, count in counts.items()}
 
 
 @torch.no_grad()

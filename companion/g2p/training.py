@@ -52,7 +52,7 @@ class Recipe:
 # The baseline's states are a little wider, so that its size matches the model with attention.
 RECIPES: Mapping[str, Recipe] = {
     "recurrent": Recipe(
-        "Fixed context (GRU encoder-decoder)", 1, lambda: RecurrentG2P(d_model=264, dropout=0.2)
+        "Fixed context (GRU encoder-decoder)", 1, lambda: RecurrentG2P(d_model=280, dropout=0.2)
     ),
     "additive": Recipe(
         "Additive attention",
@@ -208,7 +208,7 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     Both are replaced whole every 1,000 steps, at the end, and on Ctrl-C.
 
     Args:
-        name: one of :data:`RECIPES`.
+        name: one of ``RECIPES``, the named models.
         steps: how many steps the whole run has.
         seed: of the initial weights, the batches and dropout.
         folder: where the files go; made if missing.
