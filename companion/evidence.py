@@ -52,7 +52,8 @@ class Claim:
         return {
             "text/plain": repr(self),
             "text/html": self._repr_html_(),
-            MIME_TYPE: asdict(self),
+            # A list of pairs: a notebook file sorts the keys of a mapping.
+            MIME_TYPE: asdict(self) | {"measured": [list(row) for row in self.measured.items()]},
         }
 
 

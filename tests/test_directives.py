@@ -73,7 +73,7 @@ def book(tmp_path: Path) -> Path:
 
 
 def write_chapter(book: Path, name: str, label: int | None = None, **claim: object) -> None:
-    claim = {"claim": f"Claim of {name}.", "measured": {"ratio": "3.1"}, **claim}
+    claim = {"claim": f"Claim of {name}.", "measured": [["ratio", "3.1"]], **claim}
     output = new_output(
         "display_data", {"application/vnd.companion.claim+json": claim, "text/plain": "claim"}
     )

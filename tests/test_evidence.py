@@ -36,7 +36,7 @@ def test_bundle_has_text_html_and_data():
     assert json.loads(json.dumps(bundle[MIME_TYPE])) == {
         "number": 7,
         "claim": "It is fast.",
-        "measured": {"time": "3 ms"},
+        "measured": [["time", "3 ms"]],
         "verdict": "holds",
         "because": "of 3 ms",
     }

@@ -36,9 +36,7 @@ class ClaimsTable(SphinxDirective):
         ]
 
     def row(self, claim: dict) -> list[str | nodes.Element]:
-        measured = [
-            nodes.line("", f"{label}: {number}") for label, number in claim["measured"].items()
-        ]
+        measured = [nodes.line("", f"{label}: {number}") for label, number in claim["measured"]]
         where = reference("ref", f"claim-{claim['number']}", self.env.docname)
         block = nodes.line_block("", *measured)
         return [str(claim["number"]), claim["claim"], block, verdict(claim), where]

@@ -79,7 +79,7 @@ def check_attention(
             ``kind="self"``: ``fn(x, mask)``), batch first. It returns the output ``(B, L_q, d_v)``,
             alone or with the weights ``(B, L_q, L_k)`` or ``(B, H, L_q, L_k)``.
             :class:`torch.nn.MultiheadAttention` is called in its own way; other interfaces have
-            adapters, see :mod:`companion.checks.adapters`.
+            adapters, see ``companion.checks.adapters``.
         kind: ``"cross"`` or ``"self"``.
         query_dim: features of a query; by default ``fn.embed_dim``, ``fn.d_model`` or 16.
         key_dim: features of a key; by default ``fn.kdim`` or ``query_dim``.
@@ -92,7 +92,7 @@ def check_attention(
             (True = hidden), ``"additive"`` (0 and -inf), ``"lengths"`` (integers ``(B,)``) or
             ``"none"``.
         mask_shape: the mask's axes, such as ``"B 1 L_q L_k"`` or ``"L_q L_k"``; by default the
-            first of :data:`~companion.checks.adapters.MASK_SHAPES` that ``fn`` accepts.
+            first of ``companion.checks.adapters.MASK_SHAPES`` that ``fn`` accepts.
         fully_masked: what a query that may attend to nothing should give: ``"finite"`` (no NaN),
             ``"zero"`` (nothing of the hidden values either), or ``"any"`` where it is undefined.
         seed: of the inputs.
