@@ -31,7 +31,8 @@ BODY_FIXES = {
     '<dl>\n<dd><em class="sig-param">': '<dl role="none">\n<dd><em class="sig-param">',
     '<dd><em class="sig-param">': '<div class="sig-line"><em class="sig-param">',
     "</em>,</dd>": "</em>,</div>",
-    # The corner of a data frame is no heading.
+    # The empty corner of a table is no heading.
+    '<th class="head"><p></p></th>': "<td></td>",
     "<th></th>": "<td></td>",
 }
 

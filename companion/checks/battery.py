@@ -92,7 +92,7 @@ def check_attention(
             (True = hidden), ``"additive"`` (0 and -inf), ``"lengths"`` (integers ``(B,)``) or
             ``"none"``.
         mask_shape: the mask's axes, such as ``"B 1 L_q L_k"`` or ``"L_q L_k"``; by default the
-            first of ``companion.checks.adapters.MASK_SHAPES`` that ``fn`` accepts.
+            first of the ``MASK_SHAPES`` in the adapters that ``fn`` accepts.
         fully_masked: what a query that may attend to nothing should give: ``"finite"`` (no NaN),
             ``"zero"`` (nothing of the hidden values either), or ``"any"`` where it is undefined.
         seed: of the inputs.

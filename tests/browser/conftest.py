@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-OPTIONS = [  # no sandbox: containers run as root; no request of the browser's own
+OPTIONS = [  # containers run as root and have little shared memory; no request of the browser's own
     "--no-sandbox",
+    "--disable-dev-shm-usage",
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
