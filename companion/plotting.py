@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import seaborn as sns
@@ -75,15 +76,7 @@ def plot_groups(
         The figure; the vertical axis starts at 0.
     """
     figure, axes = plt.subplots()
-    for index, (label, values) in enumerate(series.items()):
-        axes.plot(
-            list(values),
-            list(values.values()),
-            label=label,
-            marker=_MARKERS[index % len(_MARKERS)],
-            linestyle=_dash(index),
-            linewidth=2,
-        )
+    _plot_marked(axes, series)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.set_ylim(bottom=0)
     _legend_outside(axes)
@@ -203,7 +196,18 @@ def plot_costs(
         The figure.
     """
     figure, axes = plt.subplots()
-    for index, (label, values) in enumerate(costs.items()):
+    _plot_marked(axes, costs)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    sizes = sorted({size for values in costs.values() for size in values})
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    _legend_outside(axes)
+    return figure
+
+
+def _plot_marked(axes: Axes, series: Mapping[str, Mapping[Any, float]]) -> None:
+    for index, (label, values) in enumerate(series.items()):
         axes.plot(
             list(values),
             list(values.values()),
@@ -212,13 +216,6 @@ def plot_costs(
             linestyle=_dash(index),
             linewidth=2,
         )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    sizes = sorted({size for values in costs.values() for size in values})
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    _legend_outside(axes)
-    return figure
 
 
 def _dash(index: int) -> str | tuple[int, tuple[int, ...]]:
