@@ -77,7 +77,7 @@ $(READY): requirements.txt
 		"error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@[ -e $@ ] || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
-	@echo "Installing requirements.txt into .venv: 1.4 GB, some minutes (log: .venv/install.log)"
+	@echo "Installing requirements.txt into .venv: 1.8 GB, some minutes (log: .venv/install.log)"
 	@$(BIN)/pip install -r requirements.txt 2>&1 | tee .venv/install.log | { $(PROGRESS); } || { echo \
 		"error: installing failed: is PyPI reachable? .venv/install.log has the reason; then run make again" >&2; exit 1; }
 	@touch $@
