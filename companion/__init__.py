@@ -6,17 +6,24 @@ The names below are the public ones. What the chapters measure with is in the mo
 """
 
 from companion.additive import AdditiveAttention, additive_score
-from companion.attention import attend, masked_softmax
+from companion.attention import attend, fused_attention, masked_softmax
+from companion.dot_product import DotProductAttention, dot_product_score
 from companion.masks import causal_mask, padding_mask, to_torch_attn_mask
+from companion.scaled_dot_product import ScaledDotProductAttention, scaled_dot_product_score
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AdditiveAttention",
+    "DotProductAttention",
+    "ScaledDotProductAttention",
     "additive_score",
     "attend",
     "causal_mask",
+    "dot_product_score",
+    "fused_attention",
     "masked_softmax",
     "padding_mask",
+    "scaled_dot_product_score",
     "to_torch_attn_mask",
 ]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from companion.masks import as_boolean_mask
+from companion.masks import as_boolean_mask, causal_mask
 
 
 def masked_softmax(
@@ -95,6 +95,57 @@ def attend(
     return dropped @ value, weights
 
 
+def fused_attention(
+    query: Float[Tensor, "*batch L_q d_k"],
+    key: Float[Tensor, "*batch L_k d_k"],
+    value: Float[Tensor, "*batch L_k d_v"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "*batch L_q d_v"]:
+    r"""Attend with scores :math:`s\, q_i^\top k_j`, in torch's fused kernel.
+
+    Gives the output of :func:`attend` on these scores without holding scores or weights. It is
+    :func:`torch.nn.functional.scaled_dot_product_attention` with this package's conventions.
+
+    Args:
+        query: ``(..., L_q, d_k)``.
+        key: ``(..., L_k, d_k)``.
+        value: ``(..., L_k, d_v)``.
+        mask: True = may attend; broadcasts to ``(..., L_q, L_k)``.
+        scale: :math:`s`, the factor of every score.
+        is_causal: hide from each query the keys after it, aligned at the lower right as in
+            :func:`companion.masks.causal_mask`; together with a mask, both hold.
+        dropout_p: as in :func:`attend`.
+
+    Returns:
+        ``(..., L_q, d_v)``; 0 for a query that may attend to nothing.
+
+    Raises:
+        TypeError: a floating mask.
+        ValueError: a mask that does not broadcast.
+
+    Chapter: 4, scaled dot-product attention.
+
+    >>> query, key, value = torch.randn(1, 2, 4), torch.randn(1, 3, 4), torch.randn(1, 3, 5)
+    >>> fused = fused_attention(query, key, value, scale=0.5)
+    >>> torch.allclose(fused, attend(0.5 * query @ key.mT, value)[0], atol=1e-6)
+    True
+    """
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    if mask is not None:
+        mask = torch.atleast_2d(as_boolean_mask(mask, (*query.shape[:-1], k_len)))
+    # torch aligns its own is_causal at the upper left, and does not combine it with a mask.
+    if is_causal and (mask is not None or q_len != k_len):
+        causal = causal_mask(q_len, k_len, device=query.device)
+        mask, is_causal = causal if mask is None else mask & causal, False
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, dropout_p=dropout_p
+    )
+
+
 def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Refuse query, key and value that do not belong together, before any arithmetic.
 
@@ -128,6 +179,21 @@ def check_features(name: str, tensor: Tensor, expected: int) -> None:
     if tensor.shape[-1] != expected:
         raise ValueError(
             f"{name} must have {expected} features on its last axis, got {tensor.shape[-1]}"
+        )
+
+
+def check_same_features(query: Tensor, key: Tensor) -> None:
+    """Refuse a query and a key whose dot product does not exist."""
+    if query.ndim < 2 or key.ndim < 2:
+        raise ValueError(
+            "query and key must have shape (..., length, features), "
+            f"got {tuple(query.shape)} and {tuple(key.shape)}"
+        )
+    d_q, d_k = query.shape[-1], key.shape[-1]
+    if d_q != d_k:
+        raise ValueError(
+            "query and key must have the same number of features for a dot product, got "
+            f"{d_q} and {d_k}: project the query first, with torch.nn.Linear({d_q}, {d_k})"
         )
 
 

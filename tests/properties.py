@@ -12,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from companion import AdditiveAttention
+from companion import AdditiveAttention, DotProductAttention, ScaledDotProductAttention
 from companion.recall import FixedWeights
 
 
@@ -35,9 +35,15 @@ class Kind:
                     nn.init.normal_(parameter)
         return module.to(problem.query.dtype)
 
+    def problem(self, *args: object, **options: object) -> "Problem":
+        """A small problem that this kind can solve; see :func:`make_problem`."""
+        return make_problem(*args, **{"d_k": 5 if self.equal_sizes else 2, **options})
+
 
 KINDS = [
     Kind("additive", lambda d_q, d_k, _: AdditiveAttention(d_q, d_k, 3)),
+    Kind("dot_product", lambda *_: DotProductAttention(), equal_sizes=True),
+    Kind("scaled_dot_product", lambda *_: ScaledDotProductAttention(), equal_sizes=True),
     *(
         Kind(
             f"fixed-{looks}",

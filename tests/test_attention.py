@@ -156,7 +156,7 @@ def test_gradients(kind, mask, need_weights):
 @each_kind
 @each_dtype
 def test_module_keeps_the_dtype(kind, dtype):
-    problem = make_problem(mask_shape=(2, 3, 4), dtype=dtype)
+    problem = kind.problem(mask_shape=(2, 3, 4), dtype=dtype)
     module = kind.make(problem)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -165,13 +165,16 @@ def test_module_keeps_the_dtype(kind, dtype):
     assert output.dtype == weights.dtype == dtype
     assert output.isfinite().all()
     assert weights.isfinite().all()
-    torch.testing.assert_close(output, problem.apply(module, need_weights=False)[0])
+    # Rounding a score of size 8 shifts its weight by 8 eps; outputs are averages of the values.
+    bound = 8 * torch.finfo(dtype).eps * problem.value.abs().max()
+    fused, _ = problem.apply(module, need_weights=False)
+    torch.testing.assert_close(fused, output, rtol=0, atol=bound.item())
 
 
 @each_kind
 @pytest.mark.parametrize("mask_shape", [None, (3, 4)], ids=["none", "mask"])
 def test_compile_accepts_every_module(kind, mask_shape):
-    problem = make_problem(mask_shape=mask_shape)
+    problem = kind.problem(mask_shape=mask_shape)
     module = kind.make(problem)
     torch.compiler.reset()
     compiled = torch.compile(module, backend="eager", fullgraph=True)
@@ -184,7 +187,8 @@ def test_compile_accepts_every_module(kind, mask_shape):
 @each_kind
 @pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "output"])
 def test_export_accepts_every_module_with_batches_of_any_size(kind, need_weights):
-    problem, other = make_problem(mask_shape=(3, 4)), make_problem((5,), mask_shape=(3, 4), seed=1)
+    problem = kind.problem(mask_shape=(3, 4))
+    other = kind.problem((5,), mask_shape=(3, 4), seed=1)
     module, options = kind.make(problem), {"need_weights": need_weights}
     exported = torch.export.export(
         module,
@@ -202,7 +206,7 @@ def test_export_accepts_every_module_with_batches_of_any_size(kind, need_weights
 
 @each_kind
 def test_module_refuses_a_floating_mask(kind):
-    problem = make_problem()
+    problem = kind.problem()
     mask = torch.zeros(3, 4)
     with pytest.raises(TypeError, match=r"mask must be boolean .*float32.*mask == 0.*mask != 0"):
         Problem(problem.query, problem.key, problem.value, mask).apply(kind.make(problem))
@@ -211,7 +215,7 @@ def test_module_refuses_a_floating_mask(kind):
 @pytest.mark.parametrize("shape", [(2,), (4, 4), (2, 2, 3, 4), (3, 1, 4)])
 @each_kind
 def test_module_refuses_a_mask_that_does_not_broadcast(kind, shape):
-    problem = make_problem()
+    problem = kind.problem()
     mask = torch.ones(shape, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"mask must broadcast to the scores \(2, 3, 4\)"):
         Problem(problem.query, problem.key, problem.value, mask).apply(kind.make(problem))

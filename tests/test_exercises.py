@@ -1,97 +1,24 @@
-"""Each check accepts a right answer, names typical mistakes, and says what to do when unfilled."""
+"""Each check accepts a right answer, names typical mistakes, and says what to do when unfilled.
 
-import math
+The answers of a chapter's exercises are in ``tests/exercises/``: ``RIGHT`` maps each check to an
+answer that must pass, ``WRONG`` lists (check, answer, words that the message must contain).
+"""
 
 import pytest
-import torch
 
-from companion import additive_score, masked_softmax
-from companion.exercises import (
-    check_ceiling,
-    check_chunks,
-    check_effective_weights,
-    check_half_life,
-    check_masked_weights,
-    check_weighted_sum,
-)
+from companion import exercises
+from tests.exercises import additive, recurrence
+
+CHAPTERS = [recurrence, additive]
+RIGHT = {check: answer for chapter in CHAPTERS for check, answer in chapter.RIGHT.items()}
+WRONG = [case for chapter in CHAPTERS for case in chapter.WRONG]
 
 
-def half_life_bias(steps):
-    f = 0.5 ** (1 / steps)
-    return math.log(f / (1 - f))
-
-
-def powers(a, length):
-    return [a ** (length - 1 - t) for t in range(length)]
-
-
-def simulated_ceiling(pairs, values):
-    draws = torch.randint(values, (100_000, pairs), generator=torch.Generator().manual_seed(1))
-    counts = torch.stack([(draws == value).sum(1) for value in range(values)])
-    return counts.max(0).values.double().mean().item() / pairs
-
-
-def context_of(scores, values):
-    exponentials = [math.exp(score) for score in scores]
-    return sum(e * v for e, v in zip(exponentials, values, strict=True)) / sum(exponentials)
-
-
-def in_chunks(query, key, w_query, w_key, v):
-    return additive_score(query, key, w_query, w_key, v, chunk_size=8)
-
-
-RIGHT = {
-    check_half_life: half_life_bias,
-    check_effective_weights: powers,
-    check_ceiling: simulated_ceiling,
-    check_weighted_sum: context_of,
-    check_masked_weights: masked_softmax,
-    check_chunks: in_chunks,
-}
-
-WRONG = [
-    (check_half_life, math.log, "ln(steps)"),
-    (check_half_life, lambda steps: 0.5 ** (1 / steps), "the gate f itself"),
-    (check_half_life, lambda steps: 1.0, "solve f**steps"),
-    (check_effective_weights, lambda a, n: powers(a, n)[::-1], "order is reversed"),
-    (check_effective_weights, lambda a, n: [a * w for w in powers(a, n)], "one step too many"),
-    (check_effective_weights, lambda a, n: [1.0] * n, "expected [0.729"),
-    (check_ceiling, lambda pairs, values: 1 / values, "blind guessing"),
-    (check_ceiling, lambda pairs, values: 1.0, "largest count"),
-    (
-        check_weighted_sum,
-        lambda scores, values: sum(s * v for s, v in zip(scores, values, strict=True)),
-        "not weights yet",
-    ),
-    (
-        check_weighted_sum,
-        lambda scores, values: sum(math.exp(s) * v for s, v in zip(scores, values, strict=True)),
-        "do not add up to 1",
-    ),
-    (check_masked_weights, lambda scores, mask: masked_softmax(scores, ~mask), "wrong way round"),
-    (
-        check_masked_weights,
-        lambda scores, mask: masked_softmax(scores.T, mask.T).T,
-        "over the queries",
-    ),
-    (check_masked_weights, lambda scores, mask: scores.softmax(-1) * mask, "no longer add up"),
-    (check_masked_weights, lambda scores, mask: (scores * mask).softmax(-1), "exp(0)"),
-    (
-        check_masked_weights,
-        lambda scores, mask: scores.masked_fill(~mask, -torch.inf).softmax(-1),
-        "gives NaN",
-    ),
-    (
-        check_masked_weights,
-        lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(-1),
-        "uniform weights",
-    ),
-    (check_masked_weights, lambda scores, mask: scores.softmax(-1)[0], "expected a tensor"),
-    (check_chunks, additive_score, "whole grid"),
-    (check_chunks, lambda *inputs: in_chunks(*inputs).softmax(-1), "before the softmax"),
-    (check_chunks, lambda *inputs: -in_chunks(*inputs), "differ from"),
-    (check_chunks, lambda *inputs: in_chunks(*inputs).T[:3], "expected a tensor"),
-]
+def test_every_check_has_a_right_answer_and_two_wrong_ones():
+    checks = {getattr(exercises, name) for name in exercises.__all__} - {exercises.Verdict}
+    assert set(RIGHT) == checks
+    for check in checks:
+        assert sum(case[0] is check for case in WRONG) >= 2, check.__name__
 
 
 @pytest.mark.parametrize("check", RIGHT, ids=lambda check: check.__name__)

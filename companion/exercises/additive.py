@@ -1,15 +1,8 @@
-"""Checks of the exercises: each says whether an answer is right, and if not, which mistake it is.
-
-An exercise's cell ends with a call such as ``check_half_life(my_answer)``. Left unfilled, it says
-what to do. The usual wrong answers are recognised and named.
-"""
+"""Checks of the exercises of chapter 2."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,107 +10,7 @@ from torch import Tensor
 from companion.additive import additive_score
 from companion.attention import masked_softmax
 from companion.cost import largest_tensor_bytes
-
-Answer = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a check found: ``right`` is True, False, or None while the cell is unfilled."""
-
-    right: bool | None
-    message: str
-
-    def __repr__(self) -> str:
-        return f"{ {True: 'Right', False: 'Not yet', None: 'To do'}[self.right] }: {self.message}"
-
-
-def check_half_life(answer: Answer) -> Verdict:
-    """Check chapter 1's exercise "half-life".
-
-    Args:
-        answer: ``answer(steps)`` returns the forget bias with which an LSTM's cell keeps half of
-            its content after that many steps.
-
-    >>> check_half_life(lambda steps: None)
-    To do: return the forget bias, a number.
-    >>> check_half_life(lambda steps: math.log(steps))
-    Not yet: after 10 steps the cell keeps 0.39; ln(steps) is the bias that keeps about 1/e.
-    """
-    for steps in (10, 100, 1000):
-        bias = answer(steps)
-        if _unfilled(bias):
-            return Verdict(None, "return the forget bias, a number.")
-        bias = float(bias)
-        kept = (1 / (1 + math.exp(-bias))) ** steps
-        if math.isclose(kept, 0.5, abs_tol=1e-3):
-            continue
-        hint = "solve f**steps = 1/2 for f, then f = 1 / (1 + exp(-b)) for b."
-        if math.isclose(bias, math.log(steps), rel_tol=1e-6):
-            hint = "ln(steps) is the bias that keeps about 1/e."
-        elif math.isclose(bias, 0.5 ** (1 / steps), rel_tol=1e-6):
-            hint = "this is the gate f itself; the bias is what the logistic function turns into f."
-        return Verdict(False, f"after {steps} steps the cell keeps {kept:.2f}; {hint}")
-    return Verdict(True, "the cell keeps one half after 10, 100 and 1000 steps.")
-
-
-def check_effective_weights(answer: Answer) -> Verdict:
-    """Check chapter 1's exercise "a recurrent network is a fixed weighting".
-
-    Args:
-        answer: ``answer(a, length)`` returns the weights ``w`` with which the last state of
-            ``h[t] = a * h[t - 1] + x[t]`` is ``sum(w[t] * x[t])``, first input first.
-
-    >>> check_effective_weights(lambda a, length: [a**t for t in range(length)])
-    Not yet: the order is reversed: w[0] belongs to the first input, which is multiplied most often.
-    """
-    for a, length in ((0.9, 4), (-0.5, 7), (1.0, 3)):
-        weights = answer(a, length)
-        if _unfilled(weights):
-            return Verdict(None, "return a list of weights, one for each input.")
-        weights = [float(weight) for weight in weights]
-        expected = [a ** (length - 1 - t) for t in range(length)]
-        if _close(weights, expected):
-            continue
-        if _close(weights[::-1], expected):
-            return Verdict(
-                False,
-                "the order is reversed: w[0] belongs to the first input, "
-                "which is multiplied most often.",
-            )
-        if _close(weights, [a * weight for weight in expected]):
-            return Verdict(False, "one step too many: the last input is added, not multiplied.")
-        return Verdict(False, f"for a = {a}, length {length}, expected {_short(expected)}.")
-    return Verdict(True, "the weights are the same for every input, as a fixed encoding's are.")
-
-
-def check_ceiling(answer: Answer) -> Verdict:
-    """Check chapter 1's exercise "the ceiling for other sizes".
-
-    Args:
-        answer: ``answer(pairs, values)`` returns the best accuracy on associative recall with
-            equal weights over unbound pairs, to within 0.01.
-
-    >>> check_ceiling(lambda pairs, values: 1 / values)
-    Not yet: for 8 pairs and 8 values expected about 0.32, got 0.12: that is blind guessing; \
-a model can see which values occur, and how often.
-    """
-    for pairs, values in ((8, 8), (2, 8), (8, 2), (1, 5)):
-        accuracy = answer(pairs, values)
-        if _unfilled(accuracy):
-            return Verdict(None, "return an accuracy between 0 and 1.")
-        accuracy, expected = float(accuracy), _ceiling(pairs, values)
-        if abs(accuracy - expected) < 0.01:
-            continue
-        hint = "average the largest count of a value, over the number of pairs."
-        if math.isclose(accuracy, 1 / values):
-            hint = "that is blind guessing; a model can see which values occur, and how often."
-        return Verdict(
-            False,
-            f"for {pairs} pairs and {values} values expected about {expected:.2f}, "
-            f"got {accuracy:.2f}: {hint}",
-        )
-    return Verdict(True, "no read-out of an equally weighted sum can do better than this.")
+from companion.exercises.verdict import Answer, Verdict, unfilled
 
 
 def check_weighted_sum(answer: Answer) -> Verdict:
@@ -133,7 +26,7 @@ exponentiate them and divide by their sum.
     """
     for scores, values in (([0.0, 0.0], [10.0, 20.0]), ([1.0, 0.0, -1.0], [10.0, 20.0, 30.0])):
         context = answer(scores, values)
-        if _unfilled(context):
+        if unfilled(context):
             return Verdict(None, "return the context, a number.")
         exponentials = [math.exp(score) for score in scores]
         raw = sum(e * v for e, v in zip(exponentials, values, strict=True))
@@ -166,7 +59,7 @@ hide before the softmax, with a very low score.
     scores = torch.randn(3, 4, generator=generator, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1]]).bool()
     weights = answer(scores.clone(), mask.clone())
-    if _unfilled(weights):
+    if unfilled(weights):
         return Verdict(None, "return the weights, a tensor of the shape of the scores.")
     if not isinstance(weights, Tensor) or weights.shape != scores.shape:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
@@ -221,7 +114,7 @@ whole grid is made at once; go through the queries a few at a time.
     v = torch.randn(64, generator=draw, dtype=torch.float64)
     inputs = (query, key, w_query, w_key, v)
     scores = answer(*inputs)
-    if _unfilled(scores):
+    if unfilled(scores):
         return Verdict(None, "return the scores, a tensor (L_q, L_k).")
     expected = additive_score(*inputs)
     if not isinstance(scores, Tensor) or scores.shape != expected.shape:
@@ -241,34 +134,3 @@ whole grid is made at once; go through the queries a few at a time.
             "queries a few at a time.",
         )
     return Verdict(True, f"the same scores, and no tensor larger than {largest // 1024} KiB.")
-
-
-def _unfilled(answer: object) -> bool:
-    return answer is None or answer is ...
-
-
-def _close(got: Sequence[float], expected: Sequence[float]) -> bool:
-    return len(got) == len(expected) and all(
-        math.isclose(g, e, rel_tol=1e-6, abs_tol=1e-9) for g, e in zip(got, expected, strict=True)
-    )
-
-
-def _short(numbers: Sequence[float]) -> str:
-    return "[" + ", ".join(f"{number:.3g}" for number in numbers) + "]"
-
-
-def _ceiling(pairs: int, values: int) -> float:
-    """Average, over all ways to draw the values, the largest count over the number of pairs."""
-    total = sum(max(counts) * ways for counts, ways in _counts(pairs, values))
-    ceiling: float = total / values**pairs / pairs
-    return ceiling
-
-
-def _counts(pairs: int, values: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Yield how often each value can occur, and in how many orders of the pairs it does."""
-    if values == 1:
-        yield (pairs,), 1
-        return
-    for first in range(pairs + 1):
-        for rest, ways in _counts(pairs - first, values - 1):
-            yield (first, *rest), ways * math.comb(pairs, first)
