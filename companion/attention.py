@@ -136,7 +136,8 @@ def fused_attention(
     """
     q_len, k_len = query.shape[-2], key.shape[-2]
     if mask is not None:
-        mask = torch.atleast_2d(as_boolean_mask(mask, (*query.shape[:-1], k_len)))
+        mask = as_boolean_mask(mask, (*query.shape[:-1], k_len))
+        mask = mask[None] if mask.ndim == 1 else mask  # torch wants (L_q, L_k) at least
     # torch aligns its own is_causal at the upper left, and does not combine it with a mask.
     if is_causal and (mask is not None or q_len != k_len):
         causal = causal_mask(q_len, k_len, device=query.device)

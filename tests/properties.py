@@ -12,24 +12,29 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from companion import AdditiveAttention, DotProductAttention, ScaledDotProductAttention
+from companion import (
+    AdditiveAttention,
+    DotProductAttention,
+    MultiHeadAttention,
+    ScaledDotProductAttention,
+)
 from companion.recall import FixedWeights
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attention: how to build one for ``(d_q, d_k, L_k)``, and what it need not do."""
+    """A kind of attention: how to build one that fits a problem, and what it need not do."""
 
     name: str
-    build: Callable[[int, int, int], nn.Module]
+    build: Callable[["Problem"], nn.Module]
     equal_sizes: bool = False  # needs d_q == d_k
     ordered: bool = False  # may depend on where a key stands
+    largest_factor: float = 1e4  # of its parameters, with which half precision does not overflow
 
     def make(self, problem: "Problem") -> nn.Module:
-        d_q, d_k, l_k = problem.query.shape[-1], problem.key.shape[-1], problem.key.shape[-2]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            module = self.build(d_q, d_k, l_k)
+            module = self.build(problem)
             for parameter in module.parameters():  # also those that start at 0
                 if parameter.requires_grad:
                     nn.init.normal_(parameter)
@@ -40,14 +45,32 @@ class Kind:
         return make_problem(*args, **{"d_k": 5 if self.equal_sizes else 2, **options})
 
 
+class MeanOfHeads(nn.Module):
+    """Multi-head attention that returns the mean of its heads' weights: of the scores' shape."""
+
+    def __init__(self, problem: "Problem") -> None:
+        super().__init__()
+        d_model, key_dim, value_dim = (t.shape[-1] for t in problem.tensors)
+        self.attention = MultiHeadAttention(
+            d_model, 1 + (d_model % 2 == 0), bias=False, key_dim=key_dim, value_dim=value_dim
+        )
+
+    def forward(self, query, key, value, *, mask=None, need_weights=True):
+        output, weights = self.attention(query, key, value, mask=mask, need_weights=need_weights)
+        return output, None if weights is None else weights.mean(-3)
+
+
 KINDS = [
-    Kind("additive", lambda d_q, d_k, _: AdditiveAttention(d_q, d_k, 3)),
-    Kind("dot_product", lambda *_: DotProductAttention(), equal_sizes=True),
-    Kind("scaled_dot_product", lambda *_: ScaledDotProductAttention(), equal_sizes=True),
+    Kind("additive", lambda p: AdditiveAttention(p.query.shape[-1], p.key.shape[-1], 3)),
+    Kind("dot_product", lambda _: DotProductAttention(), equal_sizes=True),
+    Kind("scaled_dot_product", lambda _: ScaledDotProductAttention(), equal_sizes=True),
+    Kind("multi_head", MeanOfHeads, largest_factor=10.0),
     *(
         Kind(
             f"fixed-{looks}",
-            lambda d_q, _, l_k, looks=looks: FixedWeights(looks, num_keys=l_k, query_dim=d_q),
+            lambda p, looks=looks: FixedWeights(
+                looks, num_keys=p.key.shape[-2], query_dim=p.query.shape[-1]
+            ),
             ordered=looks != "nowhere",
         )
         for looks in ("nowhere", "position", "query")
@@ -61,6 +84,10 @@ class Problem:
     key: Tensor  # (..., L_k, d_k)
     value: Tensor  # (..., L_k, d_v)
     mask: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query, self.key, self.value
 
     @property
     def visible(self) -> Tensor:
@@ -138,7 +165,7 @@ def a_hidden_key_and_value_change_neither_output_nor_gradient(kind: Kind, proble
     blind = ~problem.visible[..., j]  # queries that must not notice item j
 
     def run(shift: float) -> list[Tensor]:
-        leaves = [t.clone() for t in (problem.query, problem.key, problem.value)]
+        leaves = [t.clone() for t in problem.tensors]
         for leaf in leaves[1:]:
             leaf[..., j, :] += shift
         for leaf in leaves:

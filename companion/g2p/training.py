@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,10 @@ from companion.g2p.lexicon import (
 )
 from companion.g2p.metrics import ErrorRates, error_rates, error_rates_by_length
 from companion.g2p.models import RecurrentG2P
+from companion.g2p.transformer import TransformerG2P
 from companion.scaled_dot_product import ScaledDotProductAttention
+
+G2PModel: TypeAlias = RecurrentG2P | TransformerG2P
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 RESULTS = CHECKPOINTS / "results.json"
@@ -48,7 +51,7 @@ class Recipe:
 
     label: str
     chapter: int
-    build: Callable[[], RecurrentG2P]
+    build: Callable[[], G2PModel]
 
 
 # Where the attention has fewer parameters, wider states make up for it: all have about 1.3 million.
@@ -78,6 +81,12 @@ RECIPES: Mapping[str, Recipe] = {
         4,
         lambda: RecurrentG2P(ScaledDotProductAttention(), d_model=264, dropout=0.2),
     ),
+    "self_attention": Recipe(
+        "Self-attention (Transformer, one head)", 5, lambda: TransformerG2P(1, dropout=0.1)
+    ),
+    "multi_head": Recipe(
+        "Multi-head attention (Transformer, 4 heads)", 6, lambda: TransformerG2P(4, dropout=0.1)
+    ),
 }
 
 
@@ -98,7 +107,7 @@ def training_pairs(lexicon: Lexicon) -> list[tuple[str, Pronunciation]]:
 
 
 def training_steps(
-    model: RecurrentG2P,
+    model: G2PModel,
     pairs: list[tuple[str, Pronunciation]],
     *,
     steps: int,
@@ -162,7 +171,7 @@ def training_steps(
 
 
 def _loss(
-    model: RecurrentG2P, batch: list[tuple[str, Pronunciation]], label_smoothing: float
+    model: G2PModel, batch: list[tuple[str, Pronunciation]], label_smoothing: float
 ) -> Tensor:
     letters, lengths = encode_words(word for word, _ in batch)
     phonemes = encode_pronunciations(p for _, p in batch)
@@ -192,7 +201,7 @@ def _batches(
 
 @torch.no_grad()
 def predict(
-    model: RecurrentG2P, words: Iterable[str], *, batch_size: int = 256
+    model: G2PModel, words: Iterable[str], *, batch_size: int = 256
 ) -> dict[str, Pronunciation]:
     """Pronounce many words, greedily, in batches of similar length.
 
@@ -276,7 +285,7 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     return save()
 
 
-def _read_state(path: Path, model: RecurrentG2P, steps: int, seed: int) -> dict[str, Any]:
+def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"nothing to resume: there is no {path}")
     run: dict[str, Any] = torch.load(path, weights_only=True)
@@ -296,7 +305,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
     unfinished.replace(path)
 
 
-def save_model(model: RecurrentG2P, path: Path, facts: Mapping[str, Any]) -> Path:
+def save_model(model: G2PModel, path: Path, facts: Mapping[str, Any]) -> Path:
     """Write a model's weights in half precision, with facts about its training as metadata."""
     weights = {name: tensor.half().contiguous() for name, tensor in model.state_dict().items()}
     metadata = {"facts": json.dumps(facts)}
@@ -304,7 +313,7 @@ def save_model(model: RecurrentG2P, path: Path, facts: Mapping[str, Any]) -> Pat
     return path
 
 
-def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> RecurrentG2P:
+def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> G2PModel:
     """Read a trained model, ready to pronounce (in eval mode).
 
     Args:

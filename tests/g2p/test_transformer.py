@@ -1,0 +1,167 @@
+"""The model made of attention alone."""
+
+import pytest
+import torch
+
+from companion.g2p.lexicon import END, NUM_PHONEMES, PAD, START, encode_pronunciations, encode_words
+from companion.g2p.transformer import TransformerG2P
+
+WORDS = ["cab", "a", "attention", "it's"]
+PHONEMES = [("K", "AE", "B"), ("AH",), ("AH", "T", "EH", "N"), ("IH",)]
+each_number_of_heads = pytest.mark.parametrize("num_heads", [1, 2, 4])
+
+
+def make(num_heads=2, **options):
+    torch.manual_seed(3)
+    sizes = {"d_model": 8, "num_layers": 2, "d_feedforward": 12}
+    return TransformerG2P(num_heads, **{**sizes, **options}).double().eval()
+
+
+def framed(phonemes):
+    return torch.cat([torch.full((len(phonemes), 1), START), phonemes], dim=1)
+
+
+@each_number_of_heads
+def test_teacher_forcing_gives_logits_for_every_phoneme_but_the_first(num_heads):
+    logits = make(num_heads)(*encode_words(WORDS), encode_pronunciations(PHONEMES))
+    assert logits.shape == (4, 5, NUM_PHONEMES)  # the longest: START, 4 phonemes, END
+
+
+def test_padding_changes_no_logit():
+    model = make()
+    together = model(*encode_words(WORDS), encode_pronunciations(PHONEMES))
+    for word, phonemes, logits in zip(WORDS, PHONEMES, together, strict=True):
+        (alone,) = model(*encode_words([word]), encode_pronunciations([phonemes]))
+        torch.testing.assert_close(alone, logits[: len(alone)], rtol=1e-12, atol=1e-12)
+
+
+def test_what_stands_in_the_padding_changes_nothing():
+    model, (letters, lengths) = make(), encode_words(WORDS)
+    filled, phonemes = letters.masked_fill(letters == PAD, 5), encode_pronunciations(PHONEMES)
+    assert torch.equal(model(letters, lengths, phonemes), model(filled, lengths, phonemes))
+
+
+def test_no_logit_depends_on_later_phonemes():
+    model, letters = make(), encode_words(["attention"])
+    phonemes = torch.tensor([[START, 5, 6, 7, 8]])
+    changed = torch.tensor([[START, 5, 6, 9, 10]])
+    before, after = model(*letters, phonemes)[0], model(*letters, changed)[0]
+    torch.testing.assert_close(before[:3], after[:3], rtol=0, atol=0)
+    assert not torch.allclose(before[3], after[3])
+
+
+def test_the_order_of_the_letters_matters():
+    """Without positions, anagrams would give the same states in another order."""
+    model = make()
+    one, other = (
+        model(*encode_words([word]), framed(torch.tensor([[5]]))) for word in ("ab", "ba")
+    )
+    assert not torch.allclose(one, other)
+
+
+@each_number_of_heads
+def test_keeping_keys_and_values_changes_nothing(num_heads):
+    model, (letters, lengths) = make(num_heads), encode_words(WORDS)
+    phonemes = framed(torch.randint(3, NUM_PHONEMES, (4, 6)))
+    at_once, _ = model.decode(phonemes, model.encode(letters, lengths))
+    cache, steps = model.encode(letters, lengths), []
+    for index, column in enumerate(phonemes.split(1, dim=1)):
+        assert cache.length == index
+        steps.append(model.decode(column, cache)[0])
+    torch.testing.assert_close(torch.cat(steps, dim=1), at_once, rtol=1e-10, atol=1e-12)
+
+
+def test_greedy_decoding_picks_the_best_under_teacher_forcing():
+    model, (letters, lengths) = make(), encode_words(WORDS)
+    with torch.no_grad():
+        model.to_logits.bias[END] += 1  # so that some words end before max_len
+    phonemes, _ = model.pronounce(letters, lengths, max_len=6)
+    logits = model(letters, lengths, torch.cat([framed(phonemes), phonemes[:, :1]], dim=1))
+    logits = logits[:, : phonemes.shape[1]]
+    logits[..., [PAD, START]] = -torch.inf
+    written = phonemes != PAD
+    assert torch.equal(logits.argmax(-1)[written], phonemes[written])
+    for row in phonemes.tolist():
+        ended = END in row
+        assert ended or len(row) == 6
+        assert all(phoneme == PAD for phoneme in row[row.index(END) + 1 :]) if ended else True
+
+
+def test_padding_changes_no_pronunciation():
+    model = make()
+    phonemes, weights = model.pronounce(*encode_words(WORDS), max_len=8)
+    assert weights.shape == (4, phonemes.shape[1], 9)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    for index, word in enumerate(WORDS):
+        (alone,), weights_alone = model.pronounce(*encode_words([word]), max_len=8)
+        assert phonemes[index, : len(alone)].tolist() == alone.tolist()
+        t, length = weights_alone.shape[1:]
+        torch.testing.assert_close(weights[index, :t, :length], weights_alone[0])
+        assert (weights[index, :, length:] == 0).all()
+
+
+@each_number_of_heads
+def test_weights_of_every_layer_and_head(num_heads):
+    model, (letters, lengths) = make(num_heads), encode_words(WORDS)
+    phonemes, alignment = model.pronounce(letters, lengths, max_len=5)
+    seen = model.weights(letters, lengths, framed(phonemes)[:, :-1])
+    assert seen.encoder.shape == (2, 4, num_heads, 9, 9)
+    assert seen.decoder.shape == (2, 4, num_heads, 5, 5)
+    assert seen.cross.shape == (2, 4, num_heads, 5, 9)
+    for weights in (seen.encoder, seen.decoder, seen.cross):
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert (seen.decoder.triu(1) == 0).all()
+    torch.testing.assert_close(seen.cross.mean(dim=(0, 2)), alignment)
+
+
+def test_the_number_of_heads_changes_no_number_of_parameters():
+    sizes = {sum(p.numel() for p in make(heads).parameters()) for heads in (1, 2, 4, 8)}
+    assert len(sizes) == 1
+
+
+def test_dropout_in_training_only():
+    model, inputs = make(dropout=0.5), (*encode_words(WORDS), encode_pronunciations(PHONEMES))
+    assert torch.equal(model(*inputs), model(*inputs))
+    model.train()
+    assert not torch.equal(model(*inputs), model(*inputs))
+
+
+def test_every_parameter_learns():
+    model = make().train()
+    model(*encode_words(WORDS), encode_pronunciations(PHONEMES)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        # A key's bias adds the same to all scores of a query, and the softmax cancels it.
+        assert "key_projection.bias" in name or parameter.grad.abs().max() > 1e-12, name
+
+
+def test_it_learns_two_words():
+    model = make(d_model=16).train()
+    inputs, phonemes = encode_words(WORDS[:2]), encode_pronunciations(PHONEMES[:2])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        logits = model(*inputs, phonemes)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), phonemes[:, 1:].flatten(), ignore_index=PAD
+        )
+        loss.backward()
+        optimizer.step()
+    written, _ = model.eval().pronounce(*inputs)
+    assert torch.equal(written, phonemes[:, 1:])
+
+
+@pytest.mark.parametrize("name", ["num_heads", "d_model", "num_layers", "d_feedforward"])
+def test_sizes_must_be_positive_integers(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        TransformerG2P(**{"num_heads": 2, name: 0})
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got float"):
+        TransformerG2P(**{"num_heads": 2, name: 2.0})
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(ValueError, match="num_heads must divide d_model = 128, got 3"):
+        TransformerG2P(3)
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\)"):
+        TransformerG2P(2, dropout=1.0)
+    with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
+        make().pronounce(*encode_words(["a"]), max_len=0)
