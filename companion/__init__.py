@@ -9,7 +9,7 @@ from companion.additive import AdditiveAttention, additive_score
 from companion.attention import attend, fused_attention, masked_softmax
 from companion.dot_product import DotProductAttention, dot_product_score
 from companion.masks import causal_mask, padding_mask, to_torch_attn_mask
-from companion.multi_head import MultiHeadAttention, merge_heads, split_heads
+from companion.multi_head import MultiHeadAttention, merge_heads, split_heads, without_heads
 from companion.positional import SinusoidalPositionalEncoding, sinusoidal_encoding
 from companion.scaled_dot_product import ScaledDotProductAttention, scaled_dot_product_score
 from companion.self_attention import SelfAttention
@@ -35,4 +35,5 @@ __all__ = [
     "sinusoidal_encoding",
     "split_heads",
     "to_torch_attn_mask",
+    "without_heads",
 ]

@@ -14,9 +14,9 @@ from companion import (
     padding_mask,
     split_heads,
     to_torch_attn_mask,
+    without_heads,
 )
 from companion.checks import check_attention
-from companion.multi_head import without_heads
 from tests.properties import make_problem
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
