@@ -127,6 +127,8 @@ class RecallModel(nn.Module):
         attention: called as ``attention(query, key, value)``; returns ``(output, weights)``.
         query_dim: features of the embedded query.
         item_dim: features of the embedded items, which serve as keys and as values.
+        unit_variance: start from normal weights with which every feature of a query and of an item
+            has variance 1, instead of from those of :class:`torch.nn.Linear`.
 
     Raises:
         TypeError, ValueError: sizes that are not positive integers.
@@ -140,11 +142,16 @@ class RecallModel(nn.Module):
         *,
         query_dim: int = 40,
         item_dim: int = 24,
+        unit_variance: bool = False,
     ) -> None:
         super().__init__()
         check_positive(query_dim=query_dim, item_dim=item_dim)
         self.embed_query = nn.Linear(NUM_PAIRS, query_dim)
         self.embed_item = nn.Linear(NUM_PAIRS + NUM_VALUES, item_dim)
+        if unit_variance:
+            for embed, ones in ((self.embed_query, 1), (self.embed_item, 2)):  # ones in an input
+                nn.init.normal_(embed.weight, std=ones**-0.5)
+                nn.init.zeros_(embed.bias)
         self.attention = attention
         self.readout = nn.Sequential(
             nn.Linear(query_dim + item_dim, 64), nn.Tanh(), nn.Linear(64, NUM_VALUES)
@@ -169,16 +176,27 @@ class RecallRun:
     accuracy: float
 
 
-def run_recall(make: Callable[[], nn.Module], *, seed: int, steps: int = 300) -> RecallRun:
+def run_recall(
+    make: Callable[[], nn.Module],
+    *,
+    seed: int,
+    steps: int = 300,
+    query_dim: int = 40,
+    item_dim: int = 24,
+    unit_variance: bool = False,
+) -> RecallRun:
     """Build an attention, train a recall model around it in float64, and test it.
 
     Args:
         make: called without arguments; returns an attention for :class:`RecallModel`.
         seed: of the initial weights and of the training problems.
         steps: training steps.
+        query_dim: as in :class:`RecallModel`, and so the next two.
+        item_dim: features of the embedded items.
+        unit_variance: start with features of variance 1.
 
     Raises:
-        TypeError, ValueError: ``steps`` is not a positive integer.
+        TypeError, ValueError: sizes that are not positive integers.
 
     >>> from companion import AdditiveAttention
     >>> run_recall(lambda: AdditiveAttention(40, 24, 16), seed=0).accuracy
@@ -186,7 +204,9 @@ def run_recall(make: Callable[[], nn.Module], *, seed: int, steps: int = 300) ->
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = RecallModel(make()).double()
+        model = RecallModel(
+            make(), query_dim=query_dim, item_dim=item_dim, unit_variance=unit_variance
+        ).double()
     losses = train_recall(model, steps=steps, seed=seed)
     return RecallRun(model, losses, recall_accuracy(model))
 

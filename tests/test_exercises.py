@@ -7,9 +7,16 @@ answer that must pass, ``WRONG`` lists (check, answer, words that the message mu
 import pytest
 
 from companion import exercises
-from tests.exercises import additive, recurrence
+from tests.exercises import (
+    additive,
+    dot_product,
+    multi_head,
+    recurrence,
+    scaled_dot_product,
+    self_attention,
+)
 
-CHAPTERS = [recurrence, additive]
+CHAPTERS = [recurrence, additive, dot_product, scaled_dot_product, self_attention, multi_head]
 RIGHT = {check: answer for chapter in CHAPTERS for check, answer in chapter.RIGHT.items()}
 WRONG = [case for chapter in CHAPTERS for case in chapter.WRONG]
 

@@ -151,6 +151,20 @@ def test_a_run_repeats_with_its_seed_and_leaves_torchs_alone():
     assert first.accuracy == recall_accuracy(first.model)
 
 
+def test_features_start_with_unit_variance_where_asked():
+    batch = batch_of(500)
+    for unit_variance, low, high in ((True, 0.9, 1.1), (False, 0.05, 0.2)):
+        run = run_recall(
+            lambda: FixedWeights("nowhere", num_keys=8, query_dim=1), seed=0, steps=1,
+            query_dim=1000, item_dim=1500, unit_variance=unit_variance,
+        )  # fmt: skip
+        query, items = run.model.embed_query(batch.query), run.model.embed_item(batch.items)
+        assert query.shape[-1] == 1000
+        assert items.shape[-1] == 1500
+        assert low < query.var().item() < high
+        assert low < items.var().item() < high
+
+
 def test_accuracy_is_measured_on_given_problems():
     model = model_with(lambda: AdditiveAttention(40, 24, 4))
     assert recall_accuracy(model, problems=100) == recall_accuracy(model, problems=100)

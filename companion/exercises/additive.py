@@ -9,6 +9,7 @@ from torch import Tensor
 
 from companion.additive import additive_score
 from companion.attention import masked_softmax
+from companion.checks import check_attention
 from companion.cost import largest_tensor_bytes
 from companion.exercises.verdict import Answer, Verdict, unfilled
 
@@ -77,8 +78,27 @@ hide before the softmax, with a very low score.
                 "a query that may attend to nothing gets uniform weights; set hidden weights to 0 "
                 "once more after the softmax.",
             )
+        report = check_attention(_attention_with(answer), fully_masked="zero")
+        if report.failed:
+            first = report.failed[0]
+            hint = report[first].hint
+            return Verdict(False, f"right for these scores, but not in general ({first}): {hint}")
         return Verdict(True, "hidden keys get exactly 0, also when nothing is left to attend to.")
     return Verdict(False, _explain_masked(weights, scores, mask))
+
+
+def _attention_with(answer: Answer) -> Answer:
+    """Attend with the answer's weights, one item of the batch at a time."""
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        scores = query @ key.mT / math.sqrt(key.shape[-1])
+        shown = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+        weights = torch.stack([answer(*item) for item in zip(scores, shown, strict=True)])
+        return weights @ value, weights
+
+    return attention
 
 
 def _explain_masked(weights: Tensor, scores: Tensor, mask: Tensor) -> str:

@@ -17,6 +17,15 @@ def in_chunks(query, key, w_query, w_key, v):
     return additive_score(query, key, w_query, w_key, v, chunk_size=8)
 
 
+def overflowing_weights(scores, mask):
+    exponentials = scores.exp() * mask
+    return exponentials / exponentials.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+def weights_with_nan_gradients(scores, mask):
+    return (scores + torch.where(mask, 0.0, -torch.inf)).softmax(-1).nan_to_num(0.0)
+
+
 RIGHT = {
     check_weighted_sum: context_of,
     check_masked_weights: masked_softmax,
@@ -53,6 +62,8 @@ WRONG = [
         "uniform weights",
     ),
     (check_masked_weights, lambda scores, mask: scores.softmax(-1)[0], "expected a tensor"),
+    (check_masked_weights, overflowing_weights, "exp overflows"),
+    (check_masked_weights, weights_with_nan_gradients, "gradients stay finite"),
     (check_chunks, additive_score, "whole grid"),
     (check_chunks, lambda *inputs: in_chunks(*inputs).softmax(-1), "before the softmax"),
     (check_chunks, lambda *inputs: -in_chunks(*inputs), "differ from"),
