@@ -5,7 +5,7 @@ PORT ?= 8000
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab notebooks check test test-browser links clean
+.PHONY: help book serve lab notebooks check test test-browser bench links clean
 
 # One thread for each process: results do not depend on the machine's cores, and small models are no slower.
 export OMP_NUM_THREADS := 1
@@ -13,8 +13,10 @@ export OMP_NUM_THREADS := 1
 BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
+TWINS := $(wildcard book/chapters/*.md) book/bug_museum.md
+NOTEBOOKS := $(TWINS:.md=.ipynb)
 NBVAL := $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -n 2 --dist loadfile \
-	tests/test_notebooks.py book/chapters
+	tests/test_notebooks.py $(NOTEBOOKS)
 # One line of a terminal that shows which package pip is at.
 PROGRESS := while read -r verb what _; do \
 	[[ ! -t 1 || $$verb != @(Collecting|Downloading|Installing) ]] || printf '\r\033[K%.78s' "$$verb $$what"; \
@@ -37,10 +39,10 @@ lab: $(READY) ## open the chapters in JupyterLab
 	@$(BIN)/jupyter lab book/chapters
 
 notebooks: $(READY) ## bring each .ipynb and its .md twin together, then execute the notebooks
-	@$(BIN)/jupytext --sync book/chapters/*.md
+	@$(BIN)/jupytext --sync $(TWINS)
 	@$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
-		--ExecutePreprocessor.record_timing=False book/chapters/*.ipynb
-	@$(BIN)/jupytext --sync book/chapters/*.md
+		--ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
+	@$(BIN)/jupytext --sync $(TWINS)
 
 check: $(READY) ## lint, types and unit tests: under a minute
 	@$(BIN)/ruff check
@@ -61,6 +63,9 @@ test-browser: book ## look at every page in Chromium, installed first where apt-
 	@command -v chromium >/dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
 		$$sudo apt-get update -q && $$sudo apt-get install -qy --no-install-recommends chromium; }
 	@$(PYTEST) tests/browser
+
+bench: $(READY) ## time attention beside other implementations, and write book/speed.md (half an hour)
+	@$(BIN)/python tests/benchmarks/attention_speed.py --output book/speed.md
 
 links: $(READY) ## try every link to another site (needs the network)
 	@$(BIN)/jupyter-book build . -W -n --keep-going -q --builder linkcheck --path-output _build/links

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -177,6 +178,40 @@ def plot_weights(
         axes.tick_params(axis="y", rotation=0)
         axes.tick_params(axis="x", rotation=0)
         axes.set(xlabel="key", ylabel="query" if index == 0 else "", title=caption)
+    figure.suptitle(title, fontsize="medium", fontweight="bold")
+    return figure
+
+
+def plot_gradients(gradients: Mapping[str, Tensor], *, title: str) -> Figure:
+    """Draw how strongly each output depends on each input, as heat maps on one logarithmic scale.
+
+    Args:
+        gradients: ``{caption: (outputs, inputs)}``, not negative, not all 0. Each map is divided by
+            its largest entry. Where there is no path from input to output, at exactly 0, the map
+            stays blank.
+        title: the finding.
+
+    Returns:
+        The figure.
+    """
+    figure, all_axes = plt.subplots(1, len(gradients), figsize=(7.0, 3.6), squeeze=False)
+    for index, (axes, (caption, values)) in enumerate(
+        zip(all_axes[0], gradients.items(), strict=True)
+    ):
+        sns.heatmap(
+            (values / values.max()).detach().numpy(),
+            mask=(values == 0).numpy(),
+            ax=axes,
+            norm=LogNorm(1e-8, 1),
+            cmap="viridis",
+            xticklabels=10,
+            yticklabels=10,
+            square=True,
+            cbar=index == len(gradients) - 1,
+            cbar_kws={"label": "gradient, over its largest", "shrink": 0.8},
+        )
+        axes.grid(visible=False)
+        axes.set(xlabel="input", ylabel="output" if index == 0 else "", title=caption)
     figure.suptitle(title, fontsize="medium", fontweight="bold")
     return figure
 

@@ -1,4 +1,4 @@
-"""The chapters keep the form of the book: executed pairs of short, explained cells; alt texts."""
+"""The notebooks keep the form of the book: executed pairs of short, explained cells; alt texts."""
 
 import re
 import statistics
@@ -12,11 +12,12 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 CHAPTERS = sorted((ROOT / "book/chapters").glob("*.ipynb"))
+NOTEBOOKS = [*CHAPTERS, ROOT / "book/bug_museum.ipynb"]
 CLAIM = "application/vnd.companion.claim+json"
 MACHINE = re.compile(r"0x[0-9a-f]{6,}|/(tmp|home|root|Users|var/folders)/|ipykernel_\d+")
 
-each_chapter = pytest.mark.parametrize(
-    "notebook", [pytest.param(path, id=path.stem) for path in CHAPTERS], indirect=True
+each_notebook = pytest.mark.parametrize(
+    "notebook", [pytest.param(path, id=path.stem) for path in NOTEBOOKS], indirect=True
 )
 
 
@@ -58,7 +59,7 @@ def test_reading_order_lists_the_chapters_that_exist():
     assert listed == CHAPTERS
 
 
-@each_chapter
+@each_notebook
 def test_twins_are_equal(notebook):
     def cells(notebook):
         return [(cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
@@ -68,25 +69,25 @@ def test_twins_are_equal(notebook):
         assert ours == theirs, "the .ipynb and its .md differ: run make notebooks"
 
 
-@each_chapter
+@each_notebook
 def test_every_cell_was_executed_in_order(notebook):
     counts = [cell.execution_count for cell in code(notebook)]
     assert counts == list(range(1, len(counts) + 1))
 
 
-@each_chapter
+@each_notebook
 def test_code_cells_are_short(notebook):
     lengths = [len(cell.source.splitlines()) for cell in code(notebook)]
     assert statistics.median(lengths) <= 6
     assert max(lengths) <= 25
 
 
-@each_chapter
+@each_notebook
 def test_code_is_explained(notebook):
     assert len(prose(notebook).split()) >= 50 * len(code(notebook))
 
 
-@each_chapter
+@each_notebook
 def test_outputs_say_nothing_of_the_machine(notebook):
     for cell in code(notebook):
         for output in cell.outputs:
@@ -96,24 +97,24 @@ def test_outputs_say_nothing_of_the_machine(notebook):
                 assert not MACHINE.search(str(text)), text
 
 
-@each_chapter
-def test_chapter_uses_the_companion(notebook):
+@each_notebook
+def test_notebook_uses_the_companion(notebook):
     source = "\n".join(cell.source for cell in code(notebook))
     assert re.search(r"^(from|import) companion\b", source, re.MULTILINE)
 
 
-@each_chapter
+@each_notebook
 def test_figures_are_described(notebook):
     for cell in figures(notebook):
         assert len(alt_text(cell)) >= 30, f"state the finding in mystnb.image.alt of: {cell.source}"
 
 
 def test_no_two_figures_have_one_description():
-    texts = Counter(alt_text(cell) for path in CHAPTERS for cell in figures(read(path)))
+    texts = Counter(alt_text(cell) for path in NOTEBOOKS for cell in figures(read(path)))
     assert [text for text, uses in texts.items() if uses > 1] == []
 
 
-@each_chapter
+@each_notebook
 def test_claims_are_complete_and_can_be_linked_to(notebook):
     for data in (data for cell in code(notebook) for data in bundles(cell) if CLAIM in data):
         claim = data[CLAIM]

@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from companion.plotting import (
     plot_by_lag,
     plot_costs,
+    plot_gradients,
     plot_groups,
     plot_losses,
     plot_weights,
@@ -139,6 +140,22 @@ def test_weights_may_need_a_gradient():
 def test_weights_refuse_tokens_of_another_number():
     with pytest.raises(ValueError, match=r"one: weights must be \(2, 3\) .*, got \(3, 2\)"):
         plot_weights({"one": WEIGHTS.T}, **TOKENS, title="")
+
+
+def test_gradients_are_drawn_on_one_logarithmic_scale_with_blanks_where_there_is_no_path():
+    values = torch.tensor([[2.0, 0.0], [0.2, 1.0]])
+    figure = plot_gradients({"left": values, "right": values.T}, title="It fades")
+    left, right, bar = figure.axes
+    for axes, expected in ((left, values / 2), (right, values.T / 2)):
+        (mesh,) = axes.collections
+        drawn = mesh.get_array().reshape(2, 2)
+        assert drawn.filled(0).tolist() == expected.tolist()
+        assert drawn.mask.tolist() == (expected == 0).tolist()
+        assert mesh.get_clim() == (1e-8, 1)
+        assert axes.get_xlabel() == "input"
+    assert (left.get_ylabel(), left.get_title(), right.get_title()) == ("output", "left", "right")
+    assert bar.get_yscale() == "log"
+    assert figure.get_suptitle() == "It fades"
 
 
 # The style

@@ -106,13 +106,13 @@ def test_search_finds_the_words_of_the_book():
 
 
 @pytest.mark.parametrize(
-    "chapter", sorted((ROOT / "book/chapters").glob("*.ipynb")), ids=lambda path: path.stem
+    "notebook", sorted((ROOT / "book").rglob("*.ipynb")), ids=lambda path: path.stem
 )
-def test_chapters_can_be_opened_elsewhere(chapter):
-    name = chapter.relative_to(ROOT)
+def test_notebooks_can_be_opened_elsewhere(notebook):
+    name = notebook.relative_to(ROOT)
     hrefs = {tag["href"] for tag in parse(SITE / name.with_suffix(".html")).select("a[href]")}
     repository, branch = CONFIG["repository"]["url"], CONFIG["repository"]["branch"]
     slug = urlsplit(repository).path
     assert f"https://colab.research.google.com/github{slug}/blob/{branch}/{name}" in hrefs
     assert any(href.startswith(f"https://mybinder.org/v2/gh{slug}/{branch}?") for href in hrefs)
-    assert any(href.endswith(chapter.name) and not is_external(href) for href in hrefs)
+    assert any(href.endswith(notebook.name) and not is_external(href) for href in hrefs)

@@ -8,6 +8,7 @@ have an adapter: :func:`torch_attention`, :func:`sequence_first`, :func:`hugging
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -310,12 +311,16 @@ def hugging_face(module: nn.Module) -> Callable[..., Any]:
 
 
 def modules_behind(fn: Any) -> Iterator[nn.Module]:
-    """Find the modules that a callable stands for: itself, its arguments, what it encloses."""
+    """Find the modules that a callable stands for: itself, its arguments, what it refers to."""
     if isinstance(fn, nn.Module):
         yield fn
         return
     held = [getattr(fn, "__self__", None), getattr(fn, "__wrapped__", None)]
     held += [cell.cell_contents for cell in getattr(fn, "__closure__", None) or () if _full(cell)]
+    if inspect.isfunction(fn):  # a module of its namespace, as a cell of a notebook uses it
+        named = {step.argval for step in dis.get_instructions(fn) if step.opname == "LOAD_GLOBAL"}
+        found = (fn.__globals__.get(name) for name in sorted(named))
+        held += [thing for thing in found if isinstance(thing, nn.Module)]
     if isinstance(fn, functools.partial):
         held += [fn.func, *fn.args, *fn.keywords.values()]
     elif not inspect.isroutine(fn):

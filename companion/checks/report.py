@@ -74,6 +74,11 @@ class Report:
         """Names of the checks that could not be made; ``report[name].seen`` says why."""
         return self._names("skipped")
 
+    @property
+    def findings(self) -> dict[str, str]:
+        """What each check that failed saw, by name; empty where none failed."""
+        return {name: self[name].seen for name in self.failed}
+
     def __getitem__(self, name: str) -> Result:
         """The result of one check.
 

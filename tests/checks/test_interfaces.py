@@ -262,6 +262,8 @@ def test_modules_are_found_behind_functions():
     assert multi in modules_behind(_closure_over(multi))
     assert multi in modules_behind(partial(multi, mask=None))
     assert multi in modules_behind(multi.forward)
+    assert list(modules_behind(four_axes)) == [multi]  # a global name, as in a notebook
+    assert list(modules_behind(lambda x: x.multi)) == []
     assert list(modules_behind(F.scaled_dot_product_attention)) == []
 
 

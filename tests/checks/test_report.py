@@ -16,6 +16,7 @@ REPORT = Report("mine", "cross-attention, 1 head", RESULTS)
 def test_names_by_status():
     assert (REPORT.passed, REPORT.failed, REPORT.skipped) == (("sums",), ("scale",), ("mask",))
     assert REPORT["mask"].seen == "it takes no mask"
+    assert REPORT.findings == {"scale": "1 <b> | 2"}
     with pytest.raises(KeyError, match="no check is named 'x'; the checks are sums, scale, mask"):
         REPORT["x"]
 
