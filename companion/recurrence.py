@@ -243,6 +243,7 @@ def learn_delayed_recall(
     batch_size: int = 32,
     learning_rate: float = 1e-2,
     seed: int = 0,
+    blanks: bool = True,
 ) -> float:
     """Train a cell to name, after a delay, the first symbol that it saw.
 
@@ -250,13 +251,15 @@ def learn_delayed_recall(
     together with a linear read-out, and tested on 500 new sequences.
 
     Args:
-        cell: a recurrent module with ``input_size == num_symbols + 1``.
+        cell: a recurrent module, or one that is called like it, with
+            ``input_size == num_symbols + 1`` and a ``hidden_size``.
         delay: length of the sequence.
         num_symbols: how many symbols there are; chance is 1 over that.
         steps: training steps.
         batch_size: sequences a step.
         learning_rate: of Adam; gradients are clipped at norm 1.
         seed: of the read-out and the sequences.
+        blanks: with False, other random symbols stand in place of the blanks.
 
     Returns:
         Accuracy on new sequences, 0 to 1.
@@ -264,7 +267,7 @@ def learn_delayed_recall(
     Raises:
         TypeError, ValueError: a size that is not a positive integer; a cell of another input size.
 
-    Chapter: 1.
+    Chapters: 1 and 5.
 
     >>> learn_delayed_recall(gru(input_dim=9), delay=3, steps=60)
     1.0
@@ -282,6 +285,9 @@ def learn_delayed_recall(
     def logits_and_target(batch: int) -> tuple[Tensor, Tensor]:
         symbol = torch.randint(num_symbols, (batch,), generator=generator)
         x = torch.zeros(batch, delay, num_symbols + 1, dtype=torch.float64)
+        if not blanks:
+            symbols = torch.randint(num_symbols, (batch, delay), generator=generator)
+            x[:, 1:-1, :-1] = F.one_hot(symbols, num_symbols)[:, 1:-1].double()
         x[:, 0, :-1] = F.one_hot(symbol, num_symbols).double()
         x[:, -1, -1] = 1.0
         return readout(_states(cell, x)[:, -1]), symbol

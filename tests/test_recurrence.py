@@ -224,6 +224,31 @@ def test_a_short_delay_is_learned_and_a_long_one_is_not():
     assert long < 0.3
 
 
+class SecondInput(torch.nn.Module):
+    """A cell whose last state is the sequence's second input."""
+
+    input_size, hidden_size = 5, 4
+
+    def forward(self, x):
+        return x[:, 1:2, :4].expand(-1, x.shape[1], -1)
+
+
+def test_other_symbols_may_stand_in_place_of_blanks():
+    """They are random, and the answer is still the first symbol: the second one is of no use."""
+    seen = []
+    cell = SecondInput()
+    cell.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    options = {"delay": 6, "num_symbols": 4, "steps": 30}
+    assert learn_delayed_recall(cell, blanks=False, **options) < 0.4
+    symbols = seen[-1][..., :4]
+    assert (symbols[:, :-1].sum(-1) == 1).all()
+    assert (symbols[:, -1] == 0).all()
+    assert (seen[-1][:, -1, 4] == 1).all()
+    assert (symbols[:, 1:-1].mean((0, 1)) - 0.25).abs().max() < 0.1
+    learn_delayed_recall(cell, **options)
+    assert (seen[-1][:, 1:-1] == 0).all()
+
+
 def test_recall_trains_the_cell_repeatably_and_leaves_torchs_seed_alone():
     torch.manual_seed(123)
     before = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Command line: ``python -m companion.g2p train NAME | evaluate NAME | pronounce WORD...``."""
+"""Command line: ``python -m companion.g2p`` with train, evaluate, pronounce or sweep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import get_args
 
 import torch
 
+from companion.g2p.head_sweep import SWEEP, head_sweep
 from companion.g2p.lexicon import Split, decode_phonemes, encode_words
 from companion.g2p.training import RECIPES, evaluate, load_model, record, train
 
@@ -52,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--model", default="additive", help="a model, or a .safetensors file")
     command.add_argument("--show", action="store_true", help="show where each phoneme looked")
     command.set_defaults(run=_pronounce)
+
+    command = commands.add_parser("sweep", help="train small Transformers with 1 to 16 heads")
+    command.add_argument("--steps", type=int, default=3_000)
+    command.add_argument("--file", type=Path, default=SWEEP, help="where the runs are recorded")
+    command.set_defaults(run=_sweep)
     return parser
 
 
@@ -92,6 +98,15 @@ def _pronounce(options: argparse.Namespace) -> None:
         print(f"{word}  {' '.join(pronunciation)}")
         if weights is not None and options.show:
             print(alignment_text(word, pronunciation, weights[index]))
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    print("heads  seed   word errors   phoneme errors")
+    for run in head_sweep(steps=options.steps, path=options.file):
+        print(
+            f"{run['heads']:>5}  {run['seed']:>4}  {run['word_error_rate']:>12.1%}"
+            f"  {run['phoneme_error_rate']:>15.1%}"
+        )
 
 
 def alignment_text(word: str, pronunciation: Sequence[str], weights: torch.Tensor) -> str:

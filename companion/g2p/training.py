@@ -257,7 +257,7 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     def save() -> Path:
         run["minutes"] = (time.monotonic() - started) / 60
         run["model"] = model.state_dict()
-        _replace(folder / f"{name}.state.pt", lambda path: torch.save(run, path))
+        replace_file(folder / f"{name}.state.pt", lambda path: torch.save(run, path))
         facts = {
             "name": name,
             "command": f"python -m companion.g2p train {name} --steps {steps} --seed {seed}",
@@ -298,7 +298,7 @@ def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str,
     return run
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place and move it there, so that no reader sees half of it."""
     unfinished = path.with_name(path.name + ".part")
     write(unfinished)
@@ -309,7 +309,7 @@ def save_model(model: G2PModel, path: Path, facts: Mapping[str, Any]) -> Path:
     """Write a model's weights in half precision, with facts about its training as metadata."""
     weights = {name: tensor.half().contiguous() for name, tensor in model.state_dict().items()}
     metadata = {"facts": json.dumps(facts)}
-    _replace(path, lambda part: save_file(weights, part, metadata=metadata))
+    replace_file(path, lambda part: save_file(weights, part, metadata=metadata))
     return path
 
 
@@ -404,4 +404,4 @@ def record(result: Mapping[str, Any], path: Path = RESULTS) -> None:
     results[result["name"]] = dict(result)
     ordered = {name: results[name] for name in RECIPES if name in results}
     text = json.dumps(ordered, indent=2) + "\n"
-    _replace(path, lambda part: part.write_text(text, "utf-8"))
+    replace_file(path, lambda part: part.write_text(text, "utf-8"))

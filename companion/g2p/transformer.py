@@ -66,7 +66,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L d_model"],
-        mask: Bool[Tensor, "B 1 L"],
+        mask: Bool[Tensor, "B L_q L"],
         *,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "B L d_model"], Float[Tensor, "B H L L"] | None]:
@@ -186,29 +186,37 @@ class TransformerG2P(nn.Module):
         self.decoder_norm = nn.LayerNorm(d_model)
         self.to_logits = nn.Linear(d_model, NUM_PHONEMES)
 
-    def encode(self, letters: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]) -> Cache:
+    def encode(
+        self,
+        letters: Int[Tensor, "B L"],
+        lengths: Int[Tensor, "B"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Cache:
         """Read a batch of words.
 
         Args:
             letters: ``(B, L)`` letter indices, padded with 0.
             lengths: ``(B,)``, letters of each word, at least 1.
+            mask: which letters a letter may attend to, in every layer: True = may attend, up to
+                ``(B, L, L)``. Padding is hidden anyway, and the decoder may look at all letters.
 
         Returns:
             What the decoder needs to write the first phoneme.
         """
-        return self._encode(letters, lengths, need_weights=False)[0]
+        return self._encode(letters, lengths, mask, need_weights=False)[0]
 
     def _encode(
-        self, letters: Tensor, lengths: Tensor, *, need_weights: bool
+        self, letters: Tensor, lengths: Tensor, mask: Tensor | None = None, *, need_weights: bool
     ) -> tuple[Cache, list[Tensor]]:
-        mask, kept = padding_mask(lengths, letters.shape[1]), []
+        real, kept = padding_mask(lengths, letters.shape[1]), []
+        seen = real if mask is None else real & mask
         x = self.positions(self.letter_embedding(letters))
         for layer in self.encoder:
-            x, weights = layer(x, mask, need_weights=need_weights)
+            x, weights = layer(x, seen, need_weights=need_weights)
             kept.append(weights)
         x = self.encoder_norm(x)
         projected = [layer.read(x) for layer in self.decoder]  # type: ignore[operator]
-        return Cache(projected, mask), kept
+        return Cache(projected, real), kept
 
     def decode(
         self, phonemes: Int[Tensor, "B T"], cache: Cache, *, need_weights: bool = False
@@ -255,7 +263,12 @@ class TransformerG2P(nn.Module):
 
     @torch.no_grad()
     def pronounce(
-        self, letters: Int[Tensor, "B L"], lengths: Int[Tensor, "B"], *, max_len: int = 40
+        self,
+        letters: Int[Tensor, "B L"],
+        lengths: Int[Tensor, "B"],
+        mask: Bool[Tensor, "..."] | None = None,
+        *,
+        max_len: int = 40,
     ) -> tuple[Int[Tensor, "B T"], Float[Tensor, "B T L"]]:
         """Write the most likely next phoneme again and again, until END (greedy decoding).
 
@@ -264,6 +277,7 @@ class TransformerG2P(nn.Module):
         Args:
             letters: ``(B, L)`` letter indices, padded with 0.
             lengths: ``(B,)``.
+            mask: as in :meth:`encode`.
             max_len: stop after this many phonemes even without END.
 
         Returns:
@@ -271,7 +285,7 @@ class TransformerG2P(nn.Module):
             the attention to the letters, averaged over layers and heads.
         """
         check_positive(max_len=max_len)
-        cache = self.encode(letters, lengths)
+        cache = self.encode(letters, lengths, mask)
         previous = torch.full_like(lengths, START)
         finished = torch.zeros_like(lengths, dtype=torch.bool)
         phonemes, alignment = [], []

@@ -50,6 +50,31 @@ def test_no_logit_depends_on_later_phonemes():
     assert not torch.allclose(before[3], after[3])
 
 
+def test_letters_can_be_hidden_from_letters():
+    """With a causal mask, what is read at a letter does not depend on the letters after it."""
+    model, mask = make(), torch.ones(3, 3, dtype=torch.bool).tril()
+    one, other = (model.encode(*encode_words([word]), mask).letters for word in ("cab", "cat"))
+    for (keys, values), (other_keys, other_values) in zip(one, other, strict=True):
+        torch.testing.assert_close(keys[..., :2, :], other_keys[..., :2, :], rtol=0, atol=0)
+        torch.testing.assert_close(values[..., :2, :], other_values[..., :2, :], rtol=0, atol=0)
+        assert not torch.allclose(keys[..., 2, :], other_keys[..., 2, :])
+
+
+def test_a_mask_between_letters_is_each_words_own_and_padding_stays_hidden():
+    model, (letters, lengths) = make(), encode_words(WORDS)
+    mask = torch.ones(4, 9, 9, dtype=torch.bool)
+    everything = model.pronounce(letters, lengths, mask, max_len=6)
+    for ours, plain in zip(everything, model.pronounce(letters, lengths, max_len=6), strict=True):
+        assert torch.equal(ours, plain)
+    mask[2, 0, 1:] = False
+    hidden, cache = model.encode(letters, lengths, mask), model.encode(letters, lengths)
+    assert torch.equal(hidden.mask, cache.mask)
+    (keys, _), (plain, _) = hidden.letters[0], cache.letters[0]
+    same = torch.isclose(keys, plain, rtol=0, atol=0).all(dim=-1).all(dim=1)  # (B, L)
+    assert same[[0, 1, 3]].all()
+    assert not same[2].any()  # two layers: the change has reached every letter
+
+
 def test_the_order_of_the_letters_matters():
     """Without positions, anagrams would give the same states in another order."""
     model = make()
