@@ -6,7 +6,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from companion.attention import attend, check_features, check_inputs, check_positive
+from companion.attention import (
+    attend_in_place,
+    check_features,
+    check_inputs,
+    check_positive,
+    is_plain,
+)
+from companion.blocked import additive_score_in_blocks
 
 # One block of tanh(...) of this many elements stays in a core's cache.
 _BLOCK_ELEMENTS = 2**17
@@ -147,7 +154,7 @@ class AdditiveAttention(nn.Module):
             value: ``(..., L_k, d_v)``, any ``d_v``.
             mask: True = may attend; broadcasts to ``(..., L_q, L_k)``.
             need_weights: with False the weights are not returned, and the queries are scored in
-                chunks that fit the cache. The output is the same.
+                chunks that fit the cache, in the backward pass too. The output is the same.
 
         Returns:
             ``(output, weights)``: ``(..., L_q, d_v)`` and ``(..., L_q, L_k)``, or None for the
@@ -160,9 +167,15 @@ class AdditiveAttention(nn.Module):
         check_inputs(query, key, value)
         check_features("query", query, self.w_query.shape[1])
         check_features("key", key, self.w_key.shape[1])
-        chunk_size = None if need_weights else self._chunk_size(key)
-        scores = additive_score(query, key, self.w_query, self.w_key, self.v, chunk_size=chunk_size)
-        output, weights = attend(scores, value, mask)
+        parameters = (self.w_query, self.w_key, self.v)
+        if need_weights:
+            scores = additive_score(query, key, *parameters)
+        elif is_plain(query, key, *parameters):
+            scores = additive_score_in_blocks(query @ self.w_query.T, key @ self.w_key.T, self.v)
+        else:
+            chunk_size = self._chunk_size(key)
+            scores = additive_score(query, key, *parameters, chunk_size=chunk_size)
+        output, weights = attend_in_place(scores, value, mask)
         return output, weights if need_weights else None
 
     def _chunk_size(self, key: Tensor) -> int:

@@ -109,11 +109,8 @@ def as_boolean_mask(
             "For an additive mask of 0 and -inf, pass `mask == 0`; "
             "for 1.0 and 0.0, pass `mask != 0`."
         )
-    try:
-        broadcast = torch.broadcast_shapes(mask.shape, scores_shape)  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        broadcast = None
-    if broadcast != torch.Size(scores_shape):
+    sizes = zip(reversed(mask.shape), reversed(scores_shape), strict=False)
+    if mask.ndim > len(scores_shape) or not all(size in (1, full) for size, full in sizes):
         raise ValueError(
             f"mask must broadcast to the scores {tuple(scores_shape)} = (..., L_q, L_k), "
             f"got shape {tuple(mask.shape)}"

@@ -6,12 +6,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from companion.attention import (
-    attend,
+    attend_in_place,
     check_dropout,
     check_inputs,
     check_same_features,
     fused_attention,
 )
+from companion.blocked import attend_in_blocks, use_blocks
 from companion.masks import as_boolean_mask, causal_mask
 
 
@@ -107,16 +108,20 @@ class ScaledDotProductAttention(nn.Module):
             ValueError: sizes that do not fit together; a mask that does not broadcast.
         """
         check_inputs(query, key, value)
+        check_same_features(query, key)
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights:
-            check_same_features(query, key)
             output = fused_attention(
                 query, key, value, mask,
                 scale=_scale(query), is_causal=is_causal, dropout_p=dropout_p,
             )  # fmt: skip
             return output, None
+        if use_blocks(query, key, value, dropout_p=dropout_p):
+            return attend_in_blocks(
+                query, key, value, mask, scale=_scale(query), is_causal=is_causal
+            )
         scores = scaled_dot_product_score(query, key)
         if is_causal:
             causal = causal_mask(*scores.shape[-2:], device=scores.device)
             mask = causal if mask is None else as_boolean_mask(mask, scores.shape) & causal
-        return attend(scores, value, mask, dropout_p=dropout_p)
+        return attend_in_place(scores, value, mask, dropout_p=dropout_p)
