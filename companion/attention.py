@@ -191,9 +191,10 @@ def fused_attention(
     :func:`torch.nn.functional.scaled_dot_product_attention` with this package's conventions.
 
     One case goes another way, by measurement: on a CPU, the backward pass of the fused kernel is
-    slow in 16 bits, 4 times slower than plain products at length 64, 1.5 times at 256, equal
-    between 512 and 768. So bfloat16 and float16 tensors that need gradients are attended with
-    products, which do hold the weights, for at most 512 * 512 pairs of positions.
+    slow in 16 bits, 4 times slower than plain products at length 64, 1.5 times at 256, and no
+    slower from 512 on, where with ``is_causal`` it skips half. So bfloat16 and float16 tensors that
+    need gradients are attended with products, which do hold the weights, for at most 384 * 384
+    pairs of positions.
 
     Args:
         query: ``(..., L_q, d_k)``.
@@ -251,7 +252,7 @@ def _products_are_faster(query: Tensor, key: Tensor, value: Tensor) -> bool:
     tensors = (query, key, value)
     return (
         query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-2] * key.shape[-2] <= 512 * 512
+        and query.shape[-2] * key.shape[-2] <= 384 * 384
         and torch.is_grad_enabled()
         and any(tensor.requires_grad for tensor in tensors)
         and is_plain(*tensors)

@@ -234,14 +234,22 @@ def peak(name: str, mode: str, mask: str, length: int = 8192) -> float:
 
     To be called in a process of its own, which has never needed as much.
     """
-    shape = (1, length, 256, 4)
-    module, run = competitors(shape, mask, torch.float32)[name]
+    module, run = competitors((1, length, 256, 4), mask, torch.float32)[name]
     x = torch.randn(1, length, 256, requires_grad=mode == "training")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_peak()
     step(module, run, x, mode)()
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    unit = 1 if sys.platform == "darwin" else 1024
-    return (after - before) * unit / (4 * length * length * 4)
+    return (resident_peak() - before) / (4 * length * length * 4)
+
+
+def resident_peak() -> int:
+    """The most bytes that this process has held so far."""
+    with contextlib.suppress(OSError):  # Linux, where getrusage counts the parent's peak too
+        for line in Path("/proc/self/status").read_text("utf-8").splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def peak_elsewhere(name: str, mode: str, mask: str) -> float:
