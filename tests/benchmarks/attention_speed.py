@@ -267,7 +267,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.2f}"
 
 
 WITHOUT = {
@@ -367,7 +367,7 @@ def page(arguments: argparse.Namespace) -> str:
     titles = ["with weights", "without", "`nn.MultiheadAttention` with weights", "textbook class"]
     parts.append(
         table(
-            ["", *titles],
+            ["step", *titles],
             (
                 [f"{mode}, mask: {mask}", *(number(peak_elsewhere(n, mode, mask)) for n in names)]
                 for mode, mask in itertools.product(MODES, MASKS[:2])
@@ -385,7 +385,7 @@ def page(arguments: argparse.Namespace) -> str:
     for mode, shape in itertools.product(MODES, additive):
         time, ratio = additive_row(shape, mode, arguments.seconds)
         lines.append([", ".join(map(str, shape)), mode, f"{time:.1f}", number(ratio)])
-    parts.append(table(["B, L, d_hidden", "", "ms", "over one tensor"], lines) + "\n")
+    parts.append(table(["B, L, d_hidden", "mode", "ms", "over one tensor"], lines) + "\n")
     return "\n".join(parts)
 
 
