@@ -164,8 +164,8 @@ class MultiHeadAttention(nn.Module):
                 broadcasts to ``(..., L_q, L_k)``. One axis more: a mask for every head, which
                 broadcasts to ``(..., H, L_q, L_k)``.
             is_causal: hide from each query the keys after it, as ``mask & causal_mask(L_q, L_k)``.
-            need_weights: with False, torch's fused kernel computes the same output without ever
-                holding the weights.
+            need_weights: with False, :func:`companion.fused_attention` computes the same output, in
+                most cases without ever holding the weights.
 
         Returns:
             ``(output, weights)``: ``(..., L_q, d_model)`` and ``(..., H, L_q, L_k)``, or None for

@@ -95,8 +95,8 @@ class ScaledDotProductAttention(nn.Module):
             value: ``(..., L_k, d_v)``, any ``d_v``.
             mask: True = may attend; broadcasts to ``(..., L_q, L_k)``.
             is_causal: hide from each query the keys after it, as ``mask & causal_mask(L_q, L_k)``.
-            need_weights: with False, torch's fused kernel computes the same output without ever
-                holding the weights.
+            need_weights: with False, :func:`companion.fused_attention` computes the same output, in
+                most cases without ever holding the weights.
 
         Returns:
             ``(output, weights)``: ``(..., L_q, d_v)`` and ``(..., L_q, L_k)``, or None for the

@@ -62,8 +62,8 @@ class SelfAttention(nn.Module):
             x: ``(..., L, d_model)``.
             mask: True = may attend; broadcasts to ``(..., L, L)``.
             is_causal: let a position see itself and those before it, as ``mask & causal_mask(L)``.
-            need_weights: with False, torch's fused kernel computes the same output without ever
-                holding the weights.
+            need_weights: with False, :func:`companion.fused_attention` computes the same output, in
+                most cases without ever holding the weights.
 
         Returns:
             ``(output, weights)``: ``(..., L, d_v)`` and ``(..., L, L)``, or None for the weights.
