@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
-from companion.g2p.lexicon import END, NUM_LETTERS, NUM_PHONEMES, PAD, START
+from companion.g2p.decoding import greedy
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD
 from companion.masks import padding_mask
 
 
@@ -165,21 +166,12 @@ class RecurrentG2P(nn.Module):
             ``(phonemes, weights)``: ``(B, T)`` indices with END, then padding; and the attention
             ``(B, T, L)`` with which each was written, or None without attention.
         """
-        check_positive(max_len=max_len)
         memory = self.encode(letters, lengths)
         state = memory.summary
-        previous = torch.full_like(lengths, START)
-        finished = torch.zeros_like(lengths, dtype=torch.bool)
-        phonemes, alignment = [], []
-        for _ in range(max_len):
+
+        def step(previous: Tensor) -> tuple[Tensor, Tensor | None]:
+            nonlocal state
             logits, state, weights = self.step(previous, state, memory)
-            logits[:, [PAD, START]] = -torch.inf
-            previous = logits.argmax(dim=-1).masked_fill(finished, PAD)
-            phonemes.append(previous)
-            if weights is not None:
-                alignment.append(weights)
-            finished = finished | (previous == END)
-            if bool(finished.all()):
-                break
-        stacked = torch.stack(alignment, dim=1) if alignment else None
-        return torch.stack(phonemes, dim=1), stacked
+            return logits, weights
+
+        return greedy(step, lengths, max_len)

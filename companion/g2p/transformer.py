@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
-from companion.g2p.lexicon import END, NUM_LETTERS, NUM_PHONEMES, PAD, START
+from companion.g2p.decoding import greedy
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD
 from companion.masks import padding_mask
 from companion.multi_head import MultiHeadAttention
 from companion.positional import SinusoidalPositionalEncoding
@@ -284,21 +285,15 @@ class TransformerG2P(nn.Module):
             ``(phonemes, weights)``: ``(B, T)`` indices with END, then padding; and ``(B, T, L)``,
             the attention to the letters, averaged over layers and heads.
         """
-        check_positive(max_len=max_len)
         cache = self.encode(letters, lengths, mask)
-        previous = torch.full_like(lengths, START)
-        finished = torch.zeros_like(lengths, dtype=torch.bool)
-        phonemes, alignment = [], []
-        for _ in range(max_len):
+
+        def step(previous: Tensor) -> tuple[Tensor, Tensor]:
             logits, weights = self.decode(previous[:, None], cache, need_weights=True)
-            logits[..., [PAD, START]] = -torch.inf
-            previous = logits[:, 0].argmax(dim=-1).masked_fill(finished, PAD)
-            phonemes.append(previous)
-            alignment.append(torch.stack([w for _, w in weights if w is not None]).mean(dim=(0, 2)))
-            finished = finished | (previous == END)
-            if bool(finished.all()):
-                break
-        return torch.stack(phonemes, dim=1), torch.cat(alignment, dim=1)
+            cross = torch.stack([w for _, w in weights if w is not None])  # (layers, B, H, 1, L)
+            return logits[:, 0], cross.mean(dim=(0, 2)).squeeze(1)
+
+        phonemes, alignment = greedy(step, lengths, max_len)
+        return phonemes, cast(Tensor, alignment)
 
     @torch.no_grad()
     def weights(
