@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
+from companion import MultiHeadAttention, causal_mask, to_torch_attn_mask
 from companion.g2p.lexicon import END, NUM_PHONEMES, PAD, START, encode_pronunciations, encode_words
+from companion.g2p.training import predict, training_steps
 from companion.g2p.transformer import TransformerG2P
 
 WORDS = ["cab", "a", "attention", "it's"]
@@ -173,6 +176,59 @@ def test_it_learns_two_words():
         optimizer.step()
     written, _ = model.eval().pronounce(*inputs)
     assert torch.equal(written, phonemes[:, 1:])
+
+
+class TorchAttention(nn.Module):
+    """nn.MultiheadAttention where the model expects ours; keys and values are kept as they come."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.module = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+
+    def project(self, key, value):
+        return key, value
+
+    def attend(self, query, keys, values, *, mask=None, is_causal=False, need_weights=True):
+        if is_causal:
+            mask = causal_mask(query.shape[1], keys.shape[1])
+        sizes = {"batch_size": len(query), "q_len": query.shape[1]}
+        hidden = to_torch_attn_mask(mask, num_heads=self.module.num_heads, **sizes)
+        return self.module(
+            query,
+            keys,
+            values,
+            attn_mask=hidden,
+            average_attn_weights=False,
+            need_weights=need_weights,
+        )
+
+    def forward(self, query, key, value, **options):
+        return self.attend(query, *self.project(key, value), **options)
+
+
+def replace_attention(model, kind, make):
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, kind):
+                setattr(parent, name, make(child))
+
+
+def test_a_model_trained_with_torchs_attention_says_the_same_words_with_ours():
+    words = {"cab": "K AE B", "bad": "B AE D", "dad": "D AE D", "beds": "B EH D Z", "a": "AH"}
+    words = {word: tuple(phonemes.split()) for word, phonemes in words.items()}
+    model = make(num_heads=2, d_model=16).float()
+    replace_attention(model, MultiHeadAttention, lambda ours: TorchAttention(ours.d_model, 2))
+    for _ in training_steps(model, list(words.items()), steps=80, learning_rate=0.02):
+        pass
+    expected = predict(model, [*words, "abed"])
+    assert {word: expected[word] for word in words} == words
+    before = model(*encode_words(WORDS), encode_pronunciations(PHONEMES))
+    replace_attention(
+        model, TorchAttention, lambda theirs: MultiHeadAttention.from_torch(theirs.module)
+    )
+    assert predict(model, [*words, "abed"]) == expected
+    after = model(*encode_words(WORDS), encode_pronunciations(PHONEMES))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["num_heads", "d_model", "num_layers", "d_feedforward"])
