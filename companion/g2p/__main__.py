@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("evaluate", help="error rates of a model")
     command.add_argument("source", metavar="NAME", help="a model, or a .safetensors file")
     command.add_argument("--split", choices=get_args(Split), default="test")
+    command.add_argument("--beams", type=int, default=1, help="above 1: score a beam search too")
     command.add_argument("--record", action="store_true", help="write the package's results.json")
     command.set_defaults(run=_evaluate)
 
@@ -73,13 +74,13 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    result = evaluate(options.source, split=options.split)
+    result = evaluate(options.source, split=options.split, beams=options.beams)
     print(f"{result['label']}: {result['parameters']:,} parameters, {result['steps']:,} steps")
     print("letters   words   word errors   phoneme errors")
-    for group, rates in {
-        **result[f"{options.split}_by_length"],
-        "all": result[options.split],
-    }.items():
+    rows = {**result[f"{options.split}_by_length"], "all": result[options.split]}
+    if options.beams > 1:
+        rows[f"beam {options.beams}"] = result[f"{options.split}_beam_search"]
+    for group, rates in rows.items():
         print(
             f"{group:>7}  {rates['words']:>6}  {rates['word_error_rate']:>12.1%}"
             f"  {rates['phoneme_error_rate']:>15.1%}"

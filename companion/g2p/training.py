@@ -427,23 +427,35 @@ def _checkpoint_path(source: str | Path) -> Path:
 
 
 def evaluate(
-    source: str | Path, *, split: Split = "test", dtype: torch.dtype = torch.float32
+    source: str | Path,
+    *,
+    split: Split = "test",
+    dtype: torch.dtype = torch.float32,
+    beams: int = 1,
 ) -> dict[str, Any]:
     """Score a checkpoint on one split.
 
+    Args:
+        source: a named model, or the path of a checkpoint.
+        split: which words.
+        dtype: of the weights.
+        beams: with more than one, score :func:`~companion.g2p.decoding.beam_search` too.
+
     Returns:
         How it was trained (:func:`read_facts`), its ``label``, ``chapter`` and number of
-        ``parameters``, and the error rates under ``split`` and ``split_by_length``.
+        ``parameters``, and the error rates under ``split`` and ``split_by_length``; with several
+        beams also under ``split_beam_search``, with the number of ``beams``.
 
     Raises:
         ValueError, FileNotFoundError: as :func:`load_model`.
     """
+    check_positive(beams=beams)
     references = select_split(load_lexicon(), split)
     model, facts = load_model(source, dtype=dtype), read_facts(source)
     chosen = recipe(facts["name"])
     predictions = predict(model, references)
     groups = error_rates_by_length(predictions, references)
-    return {
+    result = {
         **facts,
         "label": chosen.label,
         "chapter": chosen.chapter,
@@ -451,6 +463,10 @@ def evaluate(
         split: _rounded(error_rates(predictions, references)),
         f"{split}_by_length": {group: _rounded(rates) for group, rates in groups.items()},
     }
+    if beams > 1:
+        searched = error_rates(predict(model, references, beams=beams), references)
+        result[f"{split}_beam_search"] = {"beams": beams, **_rounded(searched)}
+    return result
 
 
 def _rounded(rates: ErrorRates) -> dict[str, float]:

@@ -92,6 +92,13 @@ def test_evaluate_shows_a_table(run):
     assert all(re.fullmatch(r"[\d.]+%", rate) for row in rows for rate in row.split()[2:])
 
 
+def test_evaluate_scores_a_beam_search_too(run):
+    status, out, err = run("evaluate", "tiny", "--split", "train", "--beams", 3)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1].startswith(" beam 3")
+    assert out.splitlines()[:-1] == run("evaluate", "tiny", "--split", "train")[1].splitlines()
+
+
 def test_evaluate_takes_a_split(run):
     _, out, _ = run("evaluate", "tiny", "--split", "train")
     assert out.splitlines()[-1].split()[:2] == ["all", "2"]
@@ -129,6 +136,7 @@ def test_ctrl_c_is_no_traceback(run, monkeypatch, tmp_path):
         (["pronounce", "cab", "--model", "no.safetensors"], "there is no checkpoint no"),
         (["pronounce", "cab", "--model", "plain", "--show"], "plain has no attention to show"),
         (["evaluate", "tinny"], "no model is called 'tinny'; there are"),
+        (["evaluate", "tiny", "--beams", "0"], "beams must be at least 1, got 0"),
         (["evaluate", "no.safetensors"], "there is no checkpoint no"),
         (["train", "tiny", "--resume", "--folder", "/nowhere"], "nothing to resume: there is no"),
         (["train", "tiny", "--steps", "0", "--folder", "/nowhere"], "steps must be at least 1"),
