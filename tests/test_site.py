@@ -84,6 +84,14 @@ def test_images_are_described(page):
 
 
 @each_page
+def test_pictures_do_not_move_the_text_and_come_when_needed(page):
+    for image in parse(page).select('article img[src*="_images/"]'):
+        width, height = int(image["width"]), int(image["height"])
+        assert min(width, height) > 100, image
+        assert image.get("loading") == (None if page.name == "index.html" else "lazy"), image
+
+
+@each_page
 def test_no_markup_is_left_raw(page):
     article = BeautifulSoup(str(parse(page).select_one("article") or ""), "html.parser")
     for tag in article.select("pre, code, script, style, .math"):

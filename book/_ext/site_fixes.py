@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from docutils import nodes
+from PIL import Image
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -68,12 +69,25 @@ def fix_page(
     body = context.get("body", "")
     for wrong, right in BODY_FIXES.items():
         body = body.replace(wrong, right)
-    context["body"] = body
+    context["body"] = give_sizes(app, body, lazy=pagename != app.config.root_doc)
     if 'class="math' not in body:  # Sphinx adds it to each page that lists one with mathematics
         scripts = context["script_files"]
         context["script_files"] = [
             script for script in scripts if "mathjax" not in str(script).lower()
         ]
+
+
+def give_sizes(app: Sphinx, body: str, lazy: bool) -> str:
+    """Tell the browser how large each picture will be, so that nothing moves when it arrives."""
+    files = {name: Path(app.srcdir, source) for source, name in app.builder.images.items()}
+
+    def sized(tag: re.Match[str]) -> str:
+        with Image.open(files[tag["name"]]) as image:
+            width, height = image.size
+        later = ' loading="lazy"' if lazy else ""
+        return f'{tag[0]} width="{width}" height="{height}"{later}'
+
+    return re.sub(r'<img(?=[^>]*alt=)[^>]*src="[^"]*_images/(?P<name>[^"/]+\.png)"', sized, body)
 
 
 def setup(app: Sphinx) -> dict[str, object]:

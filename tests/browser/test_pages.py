@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -58,8 +59,10 @@ def is_external(url: str, home: str) -> bool:
 
 
 def settle(page: Page) -> None:
-    """Wait until everything is loaded and each formula is set."""
+    """Wait until everything is loaded, also what is far down, and each formula is set."""
+    page.evaluate("for (const image of document.images) image.loading = 'eager'")
     page.wait_for_load_state("networkidle")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
     count = "document.querySelectorAll('{}').length"
     page.wait_for_function(f"{count.format('.math')} == {count.format('mjx-container')}")
 
@@ -91,6 +94,14 @@ def test_page(open_page: OpenPage, address: str, path: str, width: int, scheme: 
 
 
 @pytest.mark.parametrize("path", CHAPTERS)
+def test_wide_screens_do_not_scroll_sideways(open_page: OpenPage, address: str, path: str) -> None:
+    page = open_page(viewport={"width": 1920, "height": 1080})
+    page.goto(address + path)
+    settle(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1920
+
+
+@pytest.mark.parametrize("path", CHAPTERS)
 def test_chapter_from_disk(open_page: OpenPage, path: str) -> None:
     page = open_page()
     seen = watch(page, SITE.as_uri())
@@ -100,10 +111,23 @@ def test_chapter_from_disk(open_page: OpenPage, path: str) -> None:
     assert seen == []
 
 
-def test_search(open_page: OpenPage, home: str) -> None:
+@pytest.mark.parametrize("query", ["mask", "√d_k", "NaN"])
+def test_search(open_page: OpenPage, home: str, query: str) -> None:
     page = open_page()
-    page.goto(f"{home}search.html?q=mask")
+    page.goto(f"{home}search.html?q={quote(query)}")
     page.wait_for_selector("#search-results li a")
+    found = page.eval_on_selector_all("#search-results li a", "links => links.map(a => a.href)")
+    assert any("/chapters/" in href for href in found)
+
+
+def test_copy_buttons_copy(open_page: OpenPage, address: str) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    page.goto(address + CHAPTERS[0])
+    cell = page.query_selector(".cell_input .highlight")
+    cell.query_selector("button.copybtn").click()
+    page.wait_for_selector("button.copybtn.success")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.strip() == cell.query_selector("pre").inner_text().strip()
 
 
 @pytest.mark.parametrize("path", CHAPTERS)
