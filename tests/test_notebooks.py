@@ -2,6 +2,7 @@
 
 import re
 import statistics
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -9,10 +10,14 @@ import jupytext
 import nbformat
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 CHAPTERS = sorted((ROOT / "book/chapters").glob("*.ipynb"))
 NOTEBOOKS = [*CHAPTERS, ROOT / "book/bug_museum.ipynb"]
+CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+ON_COLAB = {"matplotlib", "numpy", "seaborn", "torch", "tqdm"}  # what Colab has, and must keep
 CLAIM = "application/vnd.companion.claim+json"
 MACHINE = re.compile(r"0x[0-9a-f]{6,}|/(tmp|home|root|Users|var/folders)/|ipykernel_\d+")
 
@@ -32,8 +37,26 @@ def read(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+def all_code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """What a reader reads: without the first cell, which is for Colab."""
+    return all_code(notebook)[1:]
+
+
+def colab_cell() -> str:
+    """Install the companion and what it needs on Colab, whose torch stays as it is."""
+    extras = PROJECT["optional-dependencies"]
+    needs = [*PROJECT["dependencies"], *extras["plot"], *extras["g2p"]]
+    missing = {Requirement(need).name for need in needs} - ON_COLAB
+    repository = CONFIG["repository"]
+    return f"""import sys
+
+if "google.colab" in sys.modules:
+    %pip install -q --no-deps git+{repository["url"]}@{repository["branch"]}
+    %pip install -q {" ".join(sorted(missing))}"""
 
 
 def prose(notebook: nbformat.NotebookNode) -> str:
@@ -71,8 +94,16 @@ def test_twins_are_equal(notebook):
 
 @each_notebook
 def test_every_cell_was_executed_in_order(notebook):
-    counts = [cell.execution_count for cell in code(notebook)]
+    counts = [cell.execution_count for cell in all_code(notebook)]
     assert counts == list(range(1, len(counts) + 1))
+
+
+@each_notebook
+def test_first_cell_prepares_colab_unseen(notebook):
+    first = all_code(notebook)[0]
+    assert first.source == colab_cell()
+    assert first.metadata == {"tags": ["remove-cell"]}
+    assert first.outputs == []
 
 
 @each_notebook
