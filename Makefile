@@ -5,7 +5,7 @@ PORT ?= 8000
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab notebooks check test test-browser bench links clean
+.PHONY: help book pdf epub serve lab notebooks check test test-browser bench links clean
 
 # One thread for each process: results do not depend on the machine's cores, and small models are no slower.
 export OMP_NUM_THREADS := 1
@@ -29,6 +29,17 @@ book: $(READY) ## build the site into _build/html
 	@# A failed build leaves pages that the next one would not read again, and so not warn about.
 	@$(BIN)/jupyter-book build . -W -n --keep-going -q >/dev/null || { rm -rf _build/.doctrees; exit 1; }
 	@echo "The book is built: _build/html/index.html"
+
+pdf: book ## print the book into _build/pdf (needs Chromium or Chrome)
+	@$(BIN)/python book/_ext/pdf.py
+	@echo "The book is printed: _build/pdf/attention-step-by-step.pdf"
+
+epub: $(READY) ## write the book for e-readers into _build/epub (needs Chromium or Chrome)
+	@rm -rf _build/epub
+	@$(BIN)/jupyter-book build . -W -n --keep-going -q --builder custom --custom-builder epub \
+		--path-output _build/epub >/dev/null
+	@mv _build/epub/_build/epub/attention-step-by-step.epub _build/epub
+	@echo "The book is written: _build/epub/attention-step-by-step.epub"
 
 serve: book ## serve the site on this machine (PORT=8000)
 	@$(BIN)/python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || \

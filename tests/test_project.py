@@ -80,6 +80,38 @@ def test_addresses_are_the_configured_ones():
     assert PROJECT["urls"]["Documentation"] == CITATION["url"] == CONFIG["html"]["baseurl"]
 
 
+def test_book_is_cited_as_the_citation_file_says():
+    page = (ROOT / "book/cite.md").read_text("utf-8")
+    (record,) = re.findall(r"```bibtex\n(.*?)```", page, re.DOTALL)
+    fields = dict(re.findall(r"(\w+) += \{+(.*?)\}+,", record))
+    assert fields["title"] == CITATION["title"] == CONFIG["title"]
+    assert fields["author"] == " and ".join(author["name"] for author in CITATION["authors"])
+    assert fields["url"] == CITATION["url"]
+    assert fields["year"] == CONFIG["copyright"]
+    assert f"{REPOSITORY}/blob/{CONFIG['repository']['branch']}/CHANGELOG.md" in page
+
+
+def test_binder_installs_the_pinned_environment_with_a_small_torch():
+    lines = (ROOT / ".binder/requirements.txt").read_text("utf-8").splitlines()
+    index, pinned = [line for line in lines if not line.startswith("#")]
+    assert index == "--extra-index-url https://download.pytorch.org/whl/cpu"
+    option, path = pinned.split()
+    assert (option, (ROOT / ".binder" / path).resolve()) == ("-r", ROOT / "requirements.txt")
+    python = (ROOT / ".binder/runtime.txt").read_text("utf-8").strip().removeprefix("python-")
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text("utf-8"))
+    assert python in workflow["jobs"]["everything"]["strategy"]["matrix"]["python"]
+
+
+def test_linked_downloads_are_published():
+    page = (ROOT / "book/index.md").read_text("utf-8")
+    linked = re.findall(re.escape(CONFIG["html"]["baseurl"]) + r"downloads/([\w.-]+)", page)
+    made = re.findall(r"_build/(?:pdf|epub)/([\w-]+\.\w+)", (ROOT / "Makefile").read_text("utf-8"))
+    assert set(linked) == set(made)
+    publish = (ROOT / ".github/workflows/publish.yml").read_text("utf-8")
+    assert "make pdf epub" in publish
+    assert "cp _build/pdf/*.pdf _build/epub/*.epub _build/html/downloads" in publish
+
+
 def test_launch_links_open_this_repository():
     links = r"(?:research\.google\.com/github|mybinder\.org/v2/gh|git\+https://github\.com)/([\w.-]+/[\w.-]+?)(?=[/@\s)\"']|\.git)"
     for path in [

@@ -45,6 +45,8 @@ def use_one_address(app: Sphinx, config: Config) -> None:
 
 def serve_mathjax(app: Sphinx) -> None:
     """Add MathJax to the site's static files: of the package's 24 MB what a page can ask for."""
+    if app.builder.name == "epub":
+        return
     package = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).parent / "static"
     staging = Path(app.doctreedir, "static")
     for pattern in MATHJAX:

@@ -1,25 +1,15 @@
 """A Chromium, and the site served from a sub-path as GitHub Pages does."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import chromium
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-OPTIONS = [  # containers run as root and have little shared memory; no request of the browser's own
-    "--no-sandbox",
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SITE = Path(__file__).parents[2] / "_build/html"
 
 
@@ -30,13 +20,12 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
+    if chromium.find() is None:
         pytest.skip("no Chromium here: make test-browser installs it")
     if not SITE.exists():
         pytest.skip("the site is not built: make book")
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=program, args=OPTIONS)
+    with chromium.launch() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")
