@@ -5,7 +5,6 @@ leads where it led on the site. What is not in the file is linked to on the publ
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +28,6 @@ SETTLED = """async () => {
     const count = selector => document.querySelectorAll(selector).length;
     return [count(".math"), count("mjx-container"), count("mjx-merror")];
 }"""
-NUMBER = """numbers => {
-    for (const link of document.querySelectorAll(".title-page nav a"))
-        link.dataset.page = numbers[decodeURIComponent(link.hash.slice(1))];
-}"""
 FOOTER = """<div style="width: 100%; margin: 0 20mm; font: 8px sans-serif; color: #555;
     display: flex; justify-content: space-between">
     <span class="title"></span><span class="pageNumber"></span></div>"""
@@ -44,6 +39,7 @@ PRINT = {
     "footer_template": FOOTER,
     "print_background": True,
     "tagged": True,
+    "outline": True,
 }
 
 
@@ -160,7 +156,6 @@ def assemble() -> str:
 
 
 def print_pdf(source: Path) -> None:
-    """Print twice: where a section begins is known when it is printed."""
     with chromium.launch() as browser:
         page = browser.new_page(color_scheme="light")
         page.set_default_timeout(600_000)  # a busy machine
@@ -169,18 +164,7 @@ def print_pdf(source: Path) -> None:
         formulas, are_set, are_wrong = page.evaluate(SETTLED)
         if formulas != are_set or are_wrong:
             raise ValueError(f"{formulas} formulas, {are_set} are set, {are_wrong} with an error")
-        page.evaluate(NUMBER, page_numbers(page.pdf(**PRINT)))
-        page.pdf(path=OUTPUT, outline=True, **PRINT)
-
-
-def page_numbers(content: bytes) -> dict[str, int]:
-    """On which page each target of a link is, as Chromium writes it down."""
-    pages = re.findall(rb"(\d+) 0 obj\s*<</Type /Page\b", content)
-    targets = re.findall(rb"/(\S+) \[(\d+) 0 R /XYZ", content)
-    return {
-        unquote(name.decode("ascii").replace("#", "%")): pages.index(page) + 1
-        for name, page in targets
-    }
+        page.pdf(path=OUTPUT, **PRINT)
 
 
 def main() -> None:

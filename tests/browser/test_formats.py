@@ -59,15 +59,6 @@ def test_pdf_is_linked_in_itself(printed):
     assert [url for url in urls if not url.startswith(("#", "https://", "http://"))] == []
 
 
-def test_pdf_contents_say_where_each_page_begins(printed):
-    content, source = printed
-    numbers = pdf.page_numbers(content)
-    entries = source.select(".title-page nav > ul > li > a")
-    begins = [numbers[unquote(entry["href"][1:])] for entry in entries]
-    assert begins == sorted(set(begins))
-    assert begins[0] > 1
-
-
 @pytest.fixture(scope="session")
 def epub(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     output = tmp_path_factory.mktemp("epub")
