@@ -11,7 +11,6 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any
 
-
 LARGEST = 30_000
 """Bytes that an explorer may weigh; those of the book weigh at most 10,000."""
 

@@ -34,7 +34,7 @@ def explore_weights(
             attend to nothing. Any floating dtype; a gradient is not needed, and does no harm.
         query_tokens: the queries' names, any text; a string gives one a character.
         key_tokens: the keys' names; by default those of the queries.
-        heads: names of the heads, or of whatever else the first axis holds; by default "head 1", ...
+        heads: names of the heads, or of what else the first axis holds; by default "head 1", ...
         title: what there is to find out.
 
     Returns:

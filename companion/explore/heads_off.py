@@ -1,0 +1,104 @@
+"""What a trained Transformer says when some of its heads are off (chapter 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from companion.explore.explorer import Explorer, plain_table
+
+if TYPE_CHECKING:
+    from companion.g2p.heads import Head
+    from companion.g2p.transformer import TransformerG2P
+
+MAX_WORDS = 8
+KINDS = {
+    "encoder": "letters to letters",
+    "decoder": "phonemes to phonemes",
+    "cross": "phonemes to letters",
+}
+
+
+def explore_heads_off(
+    model: TransformerG2P,
+    words: Sequence[str],
+    *,
+    groups: Mapping[str, Collection[Head]] | None = None,
+) -> Explorer:
+    """Show how a trained model pronounces a few words without one of its heads, or without several.
+
+    All pronunciations are computed here and kept in the page: without each head alone, without all
+    heads of each attention, and without each group that is named.
+
+    Args:
+        model: a trained model, best in float64, so that it says the same on every machine.
+        words: up to 8 words to pronounce.
+        groups: ``{name: heads}``, further heads to switch off together.
+
+    Raises:
+        TypeError, ValueError: no words or more than 8; a word that cannot be read.
+
+    Needs the extra ``g2p``. Source: Michel, Levy and Neubig 2019. Chapter: 6.
+    """
+    # Imported here: the other explorers need neither the dictionary nor trained models.
+    from companion.g2p.heads import all_heads, heads_off
+    from companion.g2p.training import predict
+
+    words = list(words)
+    if not 1 <= len(words) <= MAX_WORDS:
+        raise ValueError(f"expected 1 to {MAX_WORDS} words, got {len(words)}")
+    heads = all_heads(model)
+    attentions: dict[tuple[str, int], list[Head]] = {}
+    for head in heads:
+        attentions.setdefault((head.kind, head.layer), []).append(head)
+
+    off: dict[str, list[Head]] = {"All heads on": []}
+    off |= {f"Without {name}": list(group) for name, group in (groups or {}).items()}
+    rows: list[tuple[str, int, list[str]]] = [("Heads off", 0, ["none", *(groups or {})])]
+    for kind, meaning in KINDS.items():
+        buttons, first = [], len(off)
+        for (of_kind, layer), alike in attentions.items():
+            if of_kind != kind:
+                continue
+            off |= {f"Without {head}": [head] for head in alike}
+            off[f"Without {kind} {layer + 1}, all heads"] = alike
+            buttons += [f"{layer + 1}.{head.number + 1}" for head in alike] + [f"all {layer + 1}"]
+        rows.append((f"{kind.capitalize()}, {meaning}", first, buttons))
+
+    said: list[list[str]] = [[] for _ in words]
+    chosen = {}
+    for name, gone in off.items():
+        with heads_off(model, gone):
+            spoken = predict(model, words)
+        chosen[name] = [_index(said[i], " ".join(spoken[word])) for i, word in enumerate(words)]
+
+    several = {name: chosen[name] for name, gone in off.items() if len(gone) != 1}
+    spelled = {
+        name: [said[i][index] for i, index in enumerate(indices)]
+        for name, indices in several.items()
+    }
+    lines = [f"Pronunciations of {', '.join(words)}"]
+    lines += [f"{name}: {', '.join(spoken)}" for name, spoken in spelled.items()]
+    singles = [name for name, gone in off.items() if len(gone) == 1]
+    changing = sum(any(chosen[name]) for name in singles)
+    lines.append(f"Heads that change a word when off alone: {changing} of {len(singles)}")
+    table = plain_table(
+        "Pronunciations without some heads",
+        ["heads", *words],
+        [[name, *spoken] for name, spoken in spelled.items()],
+    )
+    data = {
+        "words": words,
+        "names": list(off),
+        "rows": rows,
+        "said": said,
+        "off": list(chosen.values()),
+    }
+    title = "What does the model say without some of its heads?"
+    return Explorer(title, "\n".join(lines), table, "heads_off.js", data)
+
+
+def _index(known: list[str], text: str) -> int:
+    if text not in known:
+        known.append(text)
+    return known.index(text)
