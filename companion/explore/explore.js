@@ -22,7 +22,7 @@ const choices = (label, names, pick, peek) => {
     },
   }));
   const group = $("div", { role: "group", ariaLabel: label, onmouseleave: () => peek && peek(-1) }, ...all);
-  return { press, enter, all, node: $("div", {}, $("p", {}, label + ":"), group) };
+  return { press, enter, all, node: $("div", { className: "xc" }, $("p", {}, label + ":"), group) };
 };
 const slider = (label, min, max, step, value, change) => {
   const text = $("span"), input = $("input", { type: "range", min, max, step, value });

@@ -6,10 +6,10 @@
     grids.forEach(([first, grid]) => grid.press((i) => first + i == gone));
     const now = off[gone], changed = now.filter((i) => i).length;
     says.textContent = `${names[gone]}: ${changed} of ${words.length} words change.`;
-    box.replaceChildren(table("Pronunciations", ["word", "all heads", "now", "sounds"],
-      words.map((word, i) => [word, said[i][0], said[i][now[i]], now[i] ? "changed" : "same"])));
+    box.replaceChildren(table("Pronunciations", ["word", "sounds", "now", "all heads on"],
+      words.map((word, i) => [word, now[i] ? "changed" : "same", said[i][now[i]], said[i][0]])));
   };
-  const grids = rows.map(([label, first, buttons]) => [first, choices(label, buttons, (i) => draw((gone = first + i)), (i) => {})]);
+  const grids = rows.map(([label, first, buttons]) => [first, choices(label, buttons, (i) => draw((gone = first + i)))]);
   x.append(...grids.map(([, grid]) => grid.node), says, box);
   draw();
 }

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from companion.g2p.transformer import TransformerG2P
 
 MAX_WORDS = 8
-KINDS = {
-    "encoder": "letters to letters",
-    "decoder": "phonemes to phonemes",
-    "cross": "phonemes to letters",
-}
 
 
 def explore_heads_off(
@@ -55,15 +50,11 @@ def explore_heads_off(
     off: dict[str, list[Head]] = {"All heads on": []}
     off |= {f"Without {name}": list(group) for name, group in (groups or {}).items()}
     rows: list[tuple[str, int, list[str]]] = [("Heads off", 0, ["none", *(groups or {})])]
-    for kind, meaning in KINDS.items():
-        buttons, first = [], len(off)
-        for (of_kind, layer), alike in attentions.items():
-            if of_kind != kind:
-                continue
-            off |= {f"Without {head}": [head] for head in alike}
-            off[f"Without {kind} {layer + 1}, all heads"] = alike
-            buttons += [f"{layer + 1}.{head.number + 1}" for head in alike] + [f"all {layer + 1}"]
-        rows.append((f"{kind.capitalize()}, {meaning}", first, buttons))
+    for (kind, layer), alike in attentions.items():
+        buttons = [f"{layer + 1}.{head.number + 1}" for head in alike] + ["all"]
+        rows.append((f"{kind.capitalize()} {layer + 1}", len(off), buttons))
+        off |= {f"Without {head}": [head] for head in alike}
+        off[f"Without {kind} {layer + 1}, all heads"] = alike
 
     said: list[list[str]] = [[] for _ in words]
     chosen = {}

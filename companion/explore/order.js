@@ -27,12 +27,13 @@
   const draw = () => {
     const before = attend(start, places.checked), now = attend(order, places.checked);
     const same = order.map((letter, a) => now[a].every((v, f) => Math.abs(v - before[letter][f]) < 1e-9));
-    const write = (v) => v.map((c) => c.toFixed(2).replace("-", "−")).join("  "), moved = same.filter((s) => !s).length;
+    const write = (v) => v.map((c) => c.toFixed(2).replace("-", "−")).join("\xa0\xa0");
+    const moved = same.filter((s) => !s).length;
     order.forEach((letter, a) => (letters.all[a].textContent = word[letter]));
     letters.press((a) => a == at);
     says.textContent = moved ? `${moved} of ${n} letters have another vector than in ${name}.` : `Every letter has the vector that it has in ${name}.`;
-    box.replaceChildren(table("Vectors of the letters", ["letter", "in " + name, "now", "vector"],
-      order.map((letter, a) => [word[letter], write(before[letter]), write(now[a]), same[a] ? "same" : "changed"])));
+    box.replaceChildren(table("Vectors of the letters", ["letter", "vector", "now", "in " + name],
+      order.map((letter, a) => [word[letter], same[a] ? "same" : "changed", write(now[a]), write(before[letter])])));
   };
   x.append(letters.node, act("← left", swap(-1)), act("right →", swap(1)), act(name, () => (order = start)),
     act(other.map((i) => word[i]).join(""), () => (order = other)), $("label", {}, places, " Add positions"), says, box);

@@ -8,7 +8,7 @@
     return e.map((v) => Math.round((100 * v) / e.reduce((a, b) => a + b)));
   };
   const draw = () => {
-    const rows = [["q·k", weights(2 ** (power / 2))], ["q·k / √d", weights(1)]];
+    const rows = [["q·k", weights(2 ** (power / 2))], ["q·k/√d", weights(1)]];
     box.replaceChildren(table("Weights over eight random keys", ["key", 1, 2, 3, 4, 5, 6, 7, 8], rows.map(([name, r]) => [name, ...r.map(bar)])));
     says.textContent = `Slope of this softmax: ${slopes[query][power - 2]} without the scale, ${slopes[query].at(-1)} with it. `
       + `Median over 2,000 queries: ${medians[power - 2]} and ${medians.at(-1)}.`;
