@@ -86,20 +86,21 @@ def plain_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[objec
         head: names of the columns.
         rows: cells of each row, as many as ``head`` has.
 
-    >>> plain_table("Ages", ["who", "years"], [["<Ann>", 7]])[-59:]
-    '<tr><th scope="row">&lt;Ann&gt;<td>7</table></div>'
+    >>> plain_table("Ages", ["who", "years"], [["<Ann>", 7]])[171:]
+    '<tr><th scope="row">&lt;Ann&gt;</th><td>7</td></tr></tbody></table></div>'
     """
-    # End tags that HTML makes optional are left out: a large table is mostly tags.
-    columns = "".join(f'<th scope="col">{html.escape(name)}' for name in head)
+    columns = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
     body = "".join(
-        f'<tr><th scope="row">{html.escape(str(name))}'
-        + "".join(f"<td>{html.escape(str(cell))}" for cell in cells)
+        f'<tr><th scope="row">{html.escape(str(name))}</th>'
+        + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells)
+        + "</tr>"
         for name, *cells in rows
     )
     caption = html.escape(caption)
     return (
         f'<div class="xs" tabindex="0" role="group" aria-label="{caption}"><table>'
-        f"<caption>{caption}</caption><thead><tr>{columns}<tbody>{body}</table></div>"
+        f"<caption>{caption}</caption><thead><tr>{columns}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

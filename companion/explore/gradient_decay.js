@@ -1,7 +1,7 @@
 // The formulas of two cells, radius^n and sigmoid(bias)^n; data.measured holds log10 every 5 steps.
 ({ lags, measured }, x) => {
   const X = (lag) => 44 + 266 * lag / lags, Y = (log) => 10 + 10 * (2 - Math.min(2, Math.max(-14, log)));
-  const names = Object.keys(measured), power = (log) => (10 ** log).toPrecision(2);
+  const names = Object.keys(measured), power = (log, digits = 2) => (10 ** log).toPrecision(digits);
   const ns = "http://www.w3.org/2000/svg", svg = document.createElementNS(ns, "svg");
   const put = (tag, props, text) => {
     const e = document.createElementNS(ns, tag);
@@ -26,7 +26,7 @@
     });
     (measured[names[dots]] || []).forEach((log, i) => log < -14 || put("circle", { cx: X(5 * i), cy: Y(log), r: 3.5, fill: "currentColor" }));
     const text = `${lags} steps back: radius ${radius.toFixed(2)} leaves ${power(lags * logs[0])} (line), forget bias ${bias.toFixed(1)} leaves ${power(lags * logs[1])} (dashes)`
-      + (dots < 0 ? "." : `; measured, ${names[dots]}: ${power(measured[names[dots]].at(-1))} (dots).`);
+      + (dots < 0 ? "." : `; measured, ${names[dots]}: ${power(measured[names[dots]].at(-1), 1)} (dots).`);
     says.textContent = text;
     svg.setAttribute("aria-label", "Gradient against the number of steps back. " + text);
     pick.press((i) => i == dots);

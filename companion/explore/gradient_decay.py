@@ -39,23 +39,23 @@ def explore_gradient_decay(
 
     >>> explore_gradient_decay()
     Gradient 50 steps back, relative to the last step
-    spectral radius 0.8: 1e-05 by radius^n
-    spectral radius 0.9: 5e-03 by radius^n
-    spectral radius 1.0: 1e+00 by radius^n
-    spectral radius 1.1: 1e+02 by radius^n
-    forget bias 0.0: 9e-16 by sigmoid(bias)^n
-    forget bias 1.0: 2e-07 by sigmoid(bias)^n
-    forget bias 3.0: 9e-02 by sigmoid(bias)^n
-    forget bias 4.6: 6e-01 by sigmoid(bias)^n
+    spectral radius 0.8: 1.4e-05 by radius^n
+    spectral radius 0.9: 0.0052 by radius^n
+    spectral radius 1.0: 1 by radius^n
+    spectral radius 1.1: 1.2e+02 by radius^n
+    forget bias 0.0: 8.9e-16 by sigmoid(bias)^n
+    forget bias 1.0: 1.6e-07 by sigmoid(bias)^n
+    forget bias 3.0: 0.088 by sigmoid(bias)^n
+    forget bias 4.6: 0.61 by sigmoid(bias)^n
     """
     check_positive(max_lag=max_lag)
     if max_lag % 5:
         raise ValueError(f"max_lag must be a multiple of 5, got {max_lag}")
     curves = {name: _every_fifth(name, c, max_lag) for name, c in (measured or {}).items()}
-    rows = [[f"spectral radius {r}", f"{r**max_lag:.0e}", "radius^n"] for r in RADII]
+    rows = [[f"spectral radius {r}", f"{r**max_lag:.2g}", "radius^n"] for r in RADII]
     kept = {bias: 1 / (1 + math.exp(-bias)) for bias in BIASES}
-    rows += [[f"forget bias {b}", f"{k**max_lag:.0e}", "sigmoid(bias)^n"] for b, k in kept.items()]
-    rows += [[name, f"{10 ** logs[-1]:.0e}", "measurement"] for name, logs in curves.items()]
+    rows += [[f"forget bias {b}", f"{k**max_lag:.2g}", "sigmoid(bias)^n"] for b, k in kept.items()]
+    rows += [[name, f"{10 ** logs[-1]:.1g}", "measurement"] for name, logs in curves.items()]
     head = f"Gradient {max_lag} steps back, relative to the last step"
     text = "\n".join([head, *(f"{name}: {value} by {how}" for name, value, how in rows)])
     table = plain_table(head, ["network", "gradient", "by"], rows)
@@ -73,4 +73,4 @@ def _every_fifth(name: str, curve: Tensor, max_lag: int) -> list[float]:
     values = values[: max_lag + 1 : 5]
     if not (values.isfinite() & (values > 0)).all():
         raise ValueError(f"measured[{name!r}] must be positive and finite")
-    return [round(log, 1) for log in values.log10().tolist()]
+    return [round(log, 2) for log in values.log10().tolist()]

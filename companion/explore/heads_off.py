@@ -61,7 +61,8 @@ def explore_heads_off(
     for name, gone in off.items():
         with heads_off(model, gone):
             spoken = predict(model, words)
-        chosen[name] = [_index(said[i], " ".join(spoken[word])) for i, word in enumerate(words)]
+        texts = [" ".join(spoken[word]) or "(nothing)" for word in words]
+        chosen[name] = [_index(known, text) for known, text in zip(said, texts, strict=True)]
 
     several = {name: chosen[name] for name, gone in off.items() if len(gone) != 1}
     spelled = {

@@ -17,7 +17,7 @@ def explore_scale() -> Explorer:
 
     It is the ideal case of chapter 4: products of d parts with variance 1 have the variance d. So
     one set of scores with variance 1 is drawn, with a fixed seed, and multiplied by
-    :math:`\sqrt d`: exact in variance, and for large d in distribution. Dividing by
+    :math:`\sqrt d`: exact in variance, and in distribution for large d. Dividing by
     :math:`\sqrt d` takes the factor away, at every d. The slope is the largest singular value of
     the softmax's Jacobian: how far the weights move, at most, for a step of length 1.
 
@@ -25,7 +25,7 @@ def explore_scale() -> Explorer:
 
     >>> print(*repr(explore_scale()).splitlines()[:2], sep="\n")
     Median slope of the softmax over 2,000 random queries of 8 keys
-    d = 4: 0.17 without the scale, 0.26 with it
+    d = 4: 0.31 without the scale, 0.28 with it
     """
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(QUERIES, KEYS, dtype=torch.float64, generator=generator)

@@ -11,7 +11,7 @@ from torch import Tensor
 from companion.explore.explorer import Explorer, plain_table, shown
 
 MAX_TOKENS, MAX_HEADS = 40, 16
-FULL_TABLE = 250
+FULL_TABLE = 200
 """Up to so many weights, the table that stands in for the script holds them all."""
 
 
