@@ -1,4 +1,4 @@
-"""Command line: ``python -m companion.g2p`` with train, evaluate, pronounce or sweep."""
+"""Command line: ``python -m companion.g2p`` with train, evaluate, pronounce, export or sweep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import get_args
 
 import torch
 
+from companion.g2p.export import export_model
 from companion.g2p.head_sweep import SWEEP, head_sweep
 from companion.g2p.lexicon import Split, decode_phonemes, encode_words
 from companion.g2p.training import RECIPES, evaluate, load_model, record, train
@@ -55,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--show", action="store_true", help="show where each phoneme looked")
     command.set_defaults(run=_pronounce)
 
+    command = commands.add_parser("export", help="write a model as a script for a web page")
+    command.add_argument("source", metavar="NAME", help="a model, or a .safetensors file")
+    command.add_argument("--folder", type=Path, default=Path("g2p-runs"), help="where it goes")
+    command.set_defaults(run=_export)
+
     command = commands.add_parser("sweep", help="train small Transformers with 1 to 16 heads")
     command.add_argument("--steps", type=int, default=3_000)
     command.add_argument("--file", type=Path, default=SWEEP, help="where the runs are recorded")
@@ -99,6 +105,11 @@ def _pronounce(options: argparse.Namespace) -> None:
         print(f"{word}  {' '.join(pronunciation)}")
         if weights is not None and options.show:
             print(alignment_text(word, pronunciation, weights[index]))
+
+
+def _export(options: argparse.Namespace) -> None:
+    path = export_model(options.source, options.folder)
+    print(f"wrote {path}, {path.stat().st_size / 1e6:.2f} MB")
 
 
 def _sweep(options: argparse.Namespace) -> None:
