@@ -98,13 +98,12 @@ def _float16_bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
 
 def _quantised_bits(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     steps = 2 ** (BITS - 1) - 1
-    blocks = matrix.reshape(-1, BLOCK)
+    blocks = np.pad(matrix.ravel(), (0, -matrix.size % BLOCK)).reshape(-1, BLOCK)
     largest = np.abs(blocks).max(axis=1, keepdims=True).astype("<f2")
     scale = np.maximum(largest.astype("<f4"), 1e-8) / steps
     codes = np.rint(blocks / scale).clip(-steps, steps) + steps + 1
-    return np.hstack(
-        [_to_bits(largest.view("<u2"), 16), _to_bits(codes.astype("<u2"), BITS)]
-    ).ravel()
+    bits = np.hstack([_to_bits(largest.view("<u2"), 16), _to_bits(codes.astype("<u2"), BITS)])
+    return bits.ravel()[: 16 * len(blocks) + BITS * matrix.size]
 
 
 def _to_bits(values: npt.NDArray[np.uint16], width: int) -> npt.NDArray[np.uint8]:

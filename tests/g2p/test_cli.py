@@ -116,6 +116,13 @@ def test_train_says_what_is_next_and_that_works(run, tmp_path):
     assert run("train", "tiny", "--steps", 2, "--seed", 4, "--folder", folder, "--resume")[0] == 0
 
 
+def test_export_says_what_it_wrote(run, tmp_path):
+    status, out, err = run("export", "tiny", "--folder", tmp_path / "site")
+    assert (status, err) == (0, "")
+    path = tmp_path / "site" / "tiny.js"
+    assert out == f"wrote {path}, {path.stat().st_size / 1e6:.2f} MB\n"
+
+
 def test_ctrl_c_is_no_traceback(run, monkeypatch, tmp_path):
     def interrupt(*arguments):
         raise KeyboardInterrupt
@@ -138,6 +145,8 @@ def test_ctrl_c_is_no_traceback(run, monkeypatch, tmp_path):
         (["evaluate", "tinny"], "no model is called 'tinny'; there are"),
         (["evaluate", "tiny", "--beams", "0"], "beams must be at least 1, got 0"),
         (["evaluate", "no.safetensors"], "there is no checkpoint no"),
+        (["export", "tinny"], "no model is called 'tinny'; there are"),
+        (["export", "plain", "--folder", "/nowhere"], "plain cannot be exported: the page runs"),
         (["train", "tiny", "--resume", "--folder", "/nowhere"], "nothing to resume: there is no"),
         (["train", "tiny", "--steps", "0", "--folder", "/nowhere"], "steps must be at least 1"),
     ],

@@ -3,7 +3,7 @@
 
 (() => {
   const MODELS = ["additive", "multi_head"];
-  const LONGEST = 34; // letters of the longest word in the dictionary
+  const LONGEST = 28; // letters of the longest word in the dictionary
   const PAUSE = 120; // ms after a key before the models run
   const ANNOUNCE = 600; // ms after the last change before a screen reader hears of it
   const KINDS = {
