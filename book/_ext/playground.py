@@ -16,7 +16,7 @@ MODELS = ["additive", "multi_head"]
 
 def export_models(app: Sphinx) -> None:
     """Write the weights from the checkpoints, so that the page cannot differ from the package."""
-    if app.builder.format == "html":
+    if app.builder.name == "html":  # the others have no scripts
         staging = Path(app.doctreedir, "playground")
         for name in MODELS:
             export_model(name, staging / "playground")

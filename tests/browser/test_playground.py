@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build/html"
 SCRIPT = ROOT / "book/_static/playground/model.js"
 WORDS, TIES, TOLERANCE = 1000, 5, 1e-2
+TIMEOUT = 300_000  # a busy machine
+expect.set_options(timeout=TIMEOUT)
 CHATTER = {"debug", "info", "log"}  # the theme says what it did
 RUN = """
     ([name, words, off]) => {
@@ -133,21 +135,39 @@ def test_a_head_is_off_as_in_torch(name: str, run_script: RunScript, off: list[s
 # The page
 
 
-@pytest.fixture
-def playground(browser: Browser, address: str) -> Iterator[Page]:
-    """The page, ready, and nothing said in the console when it closes."""
+@pytest.fixture(scope="module")
+def opened(browser: Browser, address: str) -> Iterator[tuple[Page, list[str]]]:
+    """The page, opened once, and what is said in its console."""
     if not (SITE / "book/playground.html").exists():
         pytest.skip("the site is not built with the playground: make book")
-    page = browser.new_page()
-    said: list[str] = []
+    page, said = new_page(browser), []
     page.on("console", lambda message: message.type in CHATTER or said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(f"{address}book/playground.html")
-    expect(answer(page, "additive")).to_have_text("F OW N IY M", timeout=60_000)
-    expect(answer(page, "multi_head")).to_have_text(re.compile("[A-Z]+"), timeout=60_000)
-    yield page
+    yield page, said
     page.close()
+
+
+@pytest.fixture
+def playground(opened: tuple[Page, list[str]]) -> Iterator[Page]:
+    """The page as it is when it opens; no test may make it write to the console."""
+    page, said = opened
+    expect(answer(page, "multi_head")).to_have_text(re.compile("[A-Z]+"))
+    page.locator("details").evaluate("details => (details.open = false)")
+    for kind in ("cross", "decoder", "encoder"):
+        page.get_by_text(f"All {kind} heads on").dispatch_event("click")
+    page.get_by_label("Show the weights of").select_option("")
+    page.get_by_label("An English word").fill("phoneme")
+    expect(answer(page, "additive")).to_have_text("F OW N IY M")
+    expect(page.get_by_role("status")).to_contain_text("phoneme: ")
+    yield page
     assert said == []
+
+
+def new_page(browser: Browser) -> Page:
+    page = browser.new_page()
+    page.set_default_timeout(TIMEOUT)
+    return page
 
 
 def answer(page: Page, name: str) -> Any:
@@ -264,9 +284,9 @@ def test_one_heads_weights_can_be_shown(playground: Page) -> None:
 
 
 def test_from_disk(browser: Browser) -> None:
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(f"{SITE.as_uri()}/book/playground.html")
-    expect(answer(page, "additive")).to_have_text("F OW N IY M", timeout=60_000)
+    expect(answer(page, "additive")).to_have_text("F OW N IY M")
     page.close()
 
 
@@ -279,16 +299,16 @@ def test_without_scripts_the_page_says_what_it_would_show(browser: Browser, addr
 
 
 def test_a_weight_that_does_not_load_is_said(browser: Browser, address: str) -> None:
-    page = browser.new_page()
+    page = new_page(browser)
     page.route("**/additive.js", lambda route: route.abort())
     page.goto(f"{address}book/playground.html")
-    expect(page.get_by_role("status")).to_contain_text("could not be loaded", timeout=60_000)
+    expect(page.get_by_role("status")).to_contain_text("could not be loaded")
     page.close()
 
 
 def test_answers_are_quick(browser: Browser, address: str) -> None:
     """Counted in the page's own processor time, so that a busy machine does not matter."""
-    page = browser.new_page()
+    page = new_page(browser)
     meter = page.context.new_cdp_session(page)
     meter.send("Performance.enable", {"timeDomain": "threadTicks"})
 
@@ -297,7 +317,7 @@ def test_answers_are_quick(browser: Browser, address: str) -> None:
         return next(m["value"] for m in metrics if m["name"] == "TaskDuration")
 
     page.goto(f"{address}book/playground.html")
-    expect(answer(page, "multi_head")).to_have_text(re.compile("[A-Z]+"), timeout=60_000)
+    expect(answer(page, "multi_head")).to_have_text(re.compile("[A-Z]+"))
     first = seconds()
     words = ["attention", "teenager", "husband", "universal", "whispering"]
     page.evaluate(

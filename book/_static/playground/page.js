@@ -176,11 +176,11 @@
   }
 
   function buildTry(mark) {
-    const button = element("button", { type: "button", class: "try", title: "Try this word" }, mark.textContent);
+    const button = element("button", { type: "button", class: "try" }, mark.textContent);
     button.addEventListener("click", () => {
       input.value = button.textContent;
       update();
-      document.querySelector(".playground").scrollIntoView({ block: "nearest" });
+      if (!button.closest(".playground")) input.form.scrollIntoView();
     });
     mark.replaceWith(button);
   }
