@@ -44,6 +44,11 @@ def export_model(source: str | Path, folder: str | Path) -> Path:
         ValueError: an unknown name; a file that is not one of our checkpoints; a model that the
             page's script cannot run.
         FileNotFoundError: no such checkpoint.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export_model("additive", folder).name
+    'additive.js'
     """
     name, model = read_facts(source)["name"], load_model(source)
     text = f"(globalThis.companionModels ??= {{}}).{name} = {_json(name, model)};\n"
