@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from companion.additive import AdditiveAttention
@@ -40,22 +40,19 @@ from companion.g2p.transformer import TransformerG2P
 from companion.scaled_dot_product import ScaledDotProductAttention
 
 G2PModel: TypeAlias = RecurrentG2P | TransformerG2P
-OptimizerName: TypeAlias = Literal["adam", "muon"]
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 RESULTS = CHECKPOINTS / "results.json"
 WARMUP_STEPS = 500
-MUON_RATE = 10  # Muon's learning rate, in those of Adam
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named model: how to build and train it, and where the book introduces it."""
+    """A named model: how to build it, and where the book introduces it."""
 
     label: str
     chapter: int
     build: Callable[[], G2PModel]
-    optimizer: OptimizerName = "adam"
 
 
 # Where the attention has fewer parameters, wider states make up for it: all have about 1.3 million.
@@ -86,16 +83,10 @@ RECIPES: Mapping[str, Recipe] = {
         lambda: RecurrentG2P(ScaledDotProductAttention(), d_model=264, dropout=0.2),
     ),
     "self_attention": Recipe(
-        "Self-attention (Transformer, one head)",
-        5,
-        lambda: TransformerG2P(1, dropout=0.1),
-        optimizer="muon",
+        "Self-attention (Transformer, one head)", 5, lambda: TransformerG2P(1, dropout=0.1)
     ),
     "multi_head": Recipe(
-        "Multi-head attention (Transformer, 4 heads)",
-        6,
-        lambda: TransformerG2P(4, dropout=0.1),
-        optimizer="muon",
+        "Multi-head attention (Transformer, 4 heads)", 6, lambda: TransformerG2P(4, dropout=0.1)
     ),
 }
 
@@ -125,12 +116,11 @@ def training_steps(
     batch_size: int = 128,
     learning_rate: float = 2e-3,
     label_smoothing: float = 0.1,
-    optimizer: OptimizerName = "adam",
     state: dict[str, Any] | None = None,
 ) -> Iterator[float]:
     """Train a model in place, yielding the loss of each step.
 
-    The learning rate rises for 500 steps and then falls linearly to 0; gradients are clipped at
+    Adam, learning rate rising for 500 steps and then falling linearly to 0, gradients clipped at
     norm 1. Every step's batch depends on ``seed`` and the step alone, so that a run can be resumed.
     Dropout draws from torch's global generator, which is seeded when the run starts.
 
@@ -142,28 +132,24 @@ def training_steps(
         batch_size: pairs a step.
         learning_rate: the largest learning rate.
         label_smoothing: share of the target probability spread over all phonemes.
-        optimizer: ``"adam"``, or ``"muon"``: Muon for the matrices of the layers, with steps of
-            equal size in every direction, and Adam for all else. It needs torch 2.9 or later.
         state: a dictionary that is kept up to date with what is needed to resume (``step``,
-            ``optimizers``, ``rng``); pass it back to go on where a run stopped.
+            ``optimizer``, ``rng``); pass it back to go on where a run stopped.
 
     Yields:
         The smoothed cross-entropy of each batch, in nats a phoneme.
 
     Raises:
-        TypeError, ValueError: sizes that are not positive integers; no pairs; an unknown optimizer,
-            or one that torch does not have.
+        TypeError, ValueError: sizes that are not positive integers; no pairs.
 
-    Source: Jordan et al. 2024 for Muon. Chapter: 1.
+    Chapter: 1.
     """
     check_positive(steps=steps, batch_size=batch_size)
     if not pairs:
         raise ValueError("expected at least one (word, pronunciation) pair, got none")
     state = {} if state is None else state
-    optimizers = _optimizers(model, optimizer, learning_rate)
-    if "optimizers" in state:
-        for one, kept in zip(optimizers, state["optimizers"], strict=True):
-            one.load_state_dict(kept)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    if "optimizer" in state:
+        optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
     else:
         torch.manual_seed(seed)
@@ -172,44 +158,17 @@ def training_steps(
     batches = _batches(pairs, batch_size, seed, first)
     try:
         for step, batch in zip(range(first, steps), batches, strict=False):
-            share = min(1.0, (step + 1) / min(WARMUP_STEPS, steps)) * (1 - step / steps)
-            for one in optimizers:
-                one.param_groups[0]["lr"] = share * one.param_groups[0]["initial_lr"]
+            warmup = min(1.0, (step + 1) / min(WARMUP_STEPS, steps))
+            optimizer.param_groups[0]["lr"] = learning_rate * warmup * (1 - step / steps)
             loss = _loss(model, batch, label_smoothing)
-            model.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for one in optimizers:
-                one.step()
-            state.update(
-                step=step + 1,
-                optimizers=[one.state_dict() for one in optimizers],
-                rng=torch.get_rng_state(),
-            )
+            optimizer.step()
+            state.update(step=step + 1, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
             yield loss.item()
     finally:
         model.eval()
-
-
-def _optimizers(
-    model: G2PModel, name: OptimizerName, learning_rate: float
-) -> list[torch.optim.Optimizer]:
-    if name not in get_args(OptimizerName):
-        raise ValueError(f"optimizer: expected one of {get_args(OptimizerName)}, got {name!r}")
-    if name == "muon" and not hasattr(torch.optim, "Muon"):
-        raise ValueError(f"optimizer 'muon': expected torch 2.9 or later, got {torch.__version__}")
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for path, parameter in model.named_parameters():
-        is_inner = parameter.ndim == 2 and "embedding" not in path and "to_logits" not in path
-        (matrices if name == "muon" and is_inner else others).append(parameter)
-    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=learning_rate)]
-    if matrices:
-        muon = torch.optim.Muon(matrices, lr=MUON_RATE * learning_rate, weight_decay=0.0)
-        optimizers.append(muon)
-    for optimizer in optimizers:
-        optimizer.param_groups[0]["initial_lr"] = optimizer.param_groups[0]["lr"]
-    return optimizers
 
 
 def _loss(
@@ -319,14 +278,7 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
         }
         return save_model(model, folder / f"{name}.safetensors", facts)
 
-    training = training_steps(
-        model,
-        pairs,
-        steps=steps,
-        seed=seed,
-        optimizer=chosen.optimizer,
-        state=run["training"],
-    )
+    training = training_steps(model, pairs, steps=steps, seed=seed, state=run["training"])
     done = run["training"].get("step", 0)
     with tqdm(total=steps, initial=done, desc=name, unit="step", mininterval=1.0) as bar:
         try:
@@ -470,7 +422,7 @@ def evaluate(
 
 
 def _rounded(rates: ErrorRates) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in asdict(rates).items()}
+    return {name: round(value, 6) for name, value in asdict(rates).items()}
 
 
 def record(result: Mapping[str, Any], path: Path = RESULTS) -> None:

@@ -79,7 +79,6 @@ def test_the_command_shows_what_is_recorded(tmp_path, capsys):
     assert out[-1].split() == ["16", "1", "50.0%", "25.0%"]
 
 
-@pytest.mark.skipif(not SWEEP.exists(), reason="not run yet: python -m companion.g2p sweep")
 def test_the_recorded_sweep_is_complete_and_compares_like_with_like():
     runs = read_sweep(SWEEP)
     assert [(run["heads"], run["seed"]) for run in runs] == [(h, s) for h in HEADS for s in SEEDS]
