@@ -24,6 +24,7 @@ MATHJAX = [
     "output/chtml/fonts/woff-v2/*.woff",
 ]
 PUBLIC_NAMES = {"Tensor": "torch.Tensor", "torch._C.Generator": "torch.Generator"}
+FOR_ARTICLES = re.compile(r"clipboard|copybutton|togglebutton|design|mystnb|exercise|proof")
 BODY_FIXES = {
     # Roles that ARIA does not allow where docutils puts them.
     ' role="doc-biblioentry"': "",
@@ -72,6 +73,9 @@ def fix_page(
     for wrong, right in BODY_FIXES.items():
         body = body.replace(wrong, right)
     context["body"] = give_sizes(app, body, lazy=pagename != app.config.root_doc)
+    if pagename == "search":
+        for kind in ("script_files", "css_files"):
+            context[kind] = [file for file in context[kind] if not FOR_ARTICLES.search(str(file))]
     if 'class="math' not in body:  # Sphinx adds it to each page that lists one with mathematics
         scripts = context["script_files"]
         context["script_files"] = [
