@@ -82,6 +82,10 @@ def read_article(page: str, pages: set[str]) -> Tag:
         tag.decompose()
     for tag in article.select("details"):
         tag["open"] = ""
+    for tag in article.select("img[loading]"):
+        del tag["loading"]  # printing waits for every picture
+    for tag in article.select("#exercise-content, #solution-content"):
+        del tag["id"]  # each exercise has it
     for tag in article.select("[id]"):
         tag["id"] = anchor(page, tag["id"])
     for name in ID_LISTS:
