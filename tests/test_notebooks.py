@@ -134,6 +134,15 @@ def test_notebook_uses_the_companion(notebook):
     assert re.search(r"^(from|import) companion\b", source, re.MULTILINE)
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_chapters_have_light_explorers(chapter):
+    """At most 10,000 bytes each, so that pages stay light."""
+    outputs = [data.get("text/html", "") for cell in code(read(chapter)) for data in bundles(cell)]
+    sizes = [len(html.encode()) for html in outputs if 'class="explore"' in html]
+    assert sizes
+    assert max(sizes) <= 10_000
+
+
 @each_notebook
 def test_figures_are_described(notebook):
     for cell in figures(notebook):

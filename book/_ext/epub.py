@@ -19,6 +19,7 @@ COVER = "_static/cover.png"
 PICTURE = "book/_static/alignments.png"
 # As sphinx.ext.mathjax writes it: a tag, perhaps a number, then \(…\) or \[…\].
 FORMULA = re.compile(r'(<(span|div) class="math [^\\]*)\\([(\[])(.*?)\\[)\]](?=</\2>)', re.DOTALL)
+SCRIPT = re.compile("<script.*?</script>", re.DOTALL)
 MATHJAX = """() => { window.MathJax = {
     startup: {typeset: false}, tex: {packages: {"[-]": ["noerrors", "noundefined"]}},
 }; }"""
@@ -105,11 +106,12 @@ def with_source(mathml: str, tex: str) -> str:
     return mathml.replace("<math", f'<math alttext="{escape(tex)}"', 1)
 
 
-def use_own_sheets(
+def fit_readers(
     app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document
 ) -> None:
-    """Leave out what extensions bring for buttons, some of it too late for the archive."""
+    """Leave out scripts, and what extensions bring for buttons, some of it too late."""
     if app.builder.name == "epub":
+        context["body"] = SCRIPT.sub("", context.get("body", ""))
         own = {"pygments.css", "epub.css", *(name for name, _ in app.config.epub_css_files)}
         sheets = context["css_files"]
         context["css_files"] = [sheet for sheet in sheets if Path(str(sheet.filename)).name in own]
@@ -117,5 +119,5 @@ def use_own_sheets(
 
 def setup(app: Sphinx) -> dict[str, object]:
     app.add_builder(BookEpub, override=True)
-    app.connect("html-page-context", use_own_sheets)
+    app.connect("html-page-context", fit_readers)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

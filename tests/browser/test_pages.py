@@ -90,6 +90,7 @@ def test_page(open_page: OpenPage, address: str, path: str, width: int, scheme: 
     limit = 2.2e6 if page.query_selector(".math") else 1.0e6
     assert sum(sizes) < limit + LOADED_ON_TOP.get(path, 0)
     assert page.query_selector("mjx-merror") is None
+    assert page.query_selector(".explore > details[open]") is None  # its script has run
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     report = Axe().run(page)
     assert report.violations_count == 0, report.generate_report()
