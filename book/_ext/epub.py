@@ -111,7 +111,8 @@ def fit_readers(
 ) -> None:
     """Leave out scripts, and what extensions bring for buttons, some of it too late."""
     if app.builder.name == "epub":
-        context["body"] = SCRIPT.sub("", context.get("body", ""))
+        body = SCRIPT.sub("", context.get("body", ""))
+        context["body"] = body.replace("<details open>", '<details open="open">')
         own = {"pygments.css", "epub.css", *(name for name, _ in app.config.epub_css_files)}
         sheets = context["css_files"]
         context["css_files"] = [sheet for sheet in sheets if Path(str(sheet.filename)).name in own]
