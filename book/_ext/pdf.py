@@ -1,18 +1,21 @@
 """``make pdf``: the built site's articles as one file, printed by Chromium.
 
 The pages are joined in reading order. Each id gets its page's name as a prefix, so that a link
-leads where it led on the site. What is not in the file is linked to on the published site.
+leads where it led on the site. What is not in the file is linked to on the published site. It is
+printed twice: the second time with page numbers in the contents.
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import chromium
 import yaml
 from bs4 import BeautifulSoup, Tag
+from pypdf import PdfReader
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build/html"
@@ -102,18 +105,19 @@ def from_output(path: str) -> str:
     return quote(os.path.relpath(SITE / unquote(urlsplit(path).path), OUTPUT.parent))
 
 
-def entry(section: Tag) -> str:
-    heading = section.find(["h1", "h2"])
-    return f'<a href="#{quote(section["id"])}">{heading.decode_contents()}</a>'
+def entry(section: Tag, numbers: Mapping[str, int]) -> str:
+    heading = section.find(["h1", "h2"]).decode_contents()
+    number = numbers.get(section["id"], 999)
+    return f'<a href="#{quote(section["id"])}"><span>{heading}</span> {number}</a>'
 
 
-def contents(caption: str, articles: list[Tag]) -> str:
+def contents(caption: str, articles: list[Tag], numbers: Mapping[str, int]) -> str:
     """A part of the table of contents: its pages, and the sections of those with a story."""
     lines = [f"<h2>{caption}</h2>" if caption else "", "<ul>"]
     for article in articles:
-        lines.append(f"<li>{entry(article)}")
+        lines.append(f"<li>{entry(article, numbers)}")
         sections = article.select("section section:has(> h2)") if article.select(".cell") else []
-        items = [f"<li>{entry(section)}</li>" for section in sections]
+        items = [f"<li>{entry(section, numbers)}</li>" for section in sections]
         lines.append(f"<ul>{''.join(items)}</ul></li>" if items else "</li>")
     return "\n".join([*lines, "</ul>"])
 
@@ -136,7 +140,8 @@ def head(sample: str) -> str:
     return "\n".join([*sheets, f"<style>{style}</style>", *scripts])
 
 
-def assemble() -> str:
+def assemble(numbers: Mapping[str, int]) -> str:
+    """The book as one page; in its contents, the numbers of the pages that sections begin on."""
     parts = list(reading_order())
     pages = {page for _, names in parts for page in names}
     articles = [[read_article(page, pages) for page in names] for _, names in parts]
@@ -144,7 +149,7 @@ def assemble() -> str:
     sample = next(
         page for page in sorted(pages) if 'class="math' in (SITE / page).read_text("utf-8")
     )
-    toc = "\n".join(map(contents, captions, articles))
+    toc = "\n".join(map(contents, captions, articles, repeat(numbers)))
     body = "\n".join(str(article) for part in articles for article in part)
     site = CONFIG["html"]["baseurl"]
     imprint = f"{CONFIG['author']} · version {CITATION['version']} · {CONFIG['copyright']}"
@@ -171,13 +176,25 @@ def print_pdf(source: Path) -> None:
         page.pdf(path=OUTPUT, **PRINT)
 
 
+def page_numbers() -> dict[str, int]:
+    """On which page of the printed book each place that is linked begins."""
+    reader = PdfReader(OUTPUT)
+    return {
+        name.removeprefix("/"): 1 + reader.get_destination_page_number(place)
+        for name, place in reader.named_destinations.items()
+    }
+
+
 def main() -> None:
     if chromium.find() is None:
         sys.exit(f"error: {chromium.MISSING}")
     source = OUTPUT.with_suffix(".html")
     source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text(assemble(), "utf-8")
-    print_pdf(source)
+    numbers: Mapping[str, int] = {}
+    for _ in range(2):  # only the printed book knows on which page a section begins
+        source.write_text(assemble(numbers), "utf-8")
+        print_pdf(source)
+        numbers = page_numbers()
 
 
 if __name__ == "__main__":

@@ -54,6 +54,16 @@ def test_pdf_is_linked_in_itself(printed):
     assert [url for url in urls if not url.startswith(("#", "https://", "http://"))] == []
 
 
+def test_pdf_contents_give_the_pages(printed):
+    _, source = printed
+    entries = source.select(".title-page nav a")
+    listed = {unquote(tag["href"][1:]): int(tag.get_text().split()[-1]) for tag in entries}
+    numbers = pdf.page_numbers()
+    assert listed == {name: numbers[name] for name in listed}
+    assert list(listed.values()) == sorted(listed.values())
+    assert len(set(listed.values())) > 50
+
+
 @pytest.fixture(scope="session")
 def epub() -> ZipFile:
     if not EPUB.exists():
