@@ -15,6 +15,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 TWINS := $(wildcard book/chapters/*.md) book/bug_museum.md
 NOTEBOOKS := $(TWINS:.md=.ipynb)
+BUILD := $(BIN)/jupyter-book build . -W -n --keep-going -q
 NBVAL := $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=600 -n 2 --dist loadfile \
 	tests/test_notebooks.py $(NOTEBOOKS)
 # One line of a terminal that shows which package pip is at.
@@ -27,7 +28,7 @@ help: ## list these targets
 
 book: $(READY) ## build the site into _build/html
 	@# A failed build leaves pages that the next one would not read again, and so not warn about.
-	@$(BIN)/jupyter-book build . -W -n --keep-going -q >/dev/null || { rm -rf _build/.doctrees; exit 1; }
+	@$(BUILD) >/dev/null || { rm -rf _build/.doctrees; exit 1; }
 	@echo "The book is built: _build/html/index.html"
 
 pdf: book ## print the book into _build/pdf (needs Chromium or Chrome)
@@ -36,8 +37,7 @@ pdf: book ## print the book into _build/pdf (needs Chromium or Chrome)
 
 epub: $(READY) ## write the book for e-readers into _build/epub (needs Chromium or Chrome)
 	@rm -rf _build/epub
-	@$(BIN)/jupyter-book build . -W -n --keep-going -q --builder custom --custom-builder epub \
-		--path-output _build/epub >/dev/null
+	@$(BUILD) --builder custom --custom-builder epub --path-output _build/epub >/dev/null
 	@mv _build/epub/_build/epub/attention-step-by-step.epub _build/epub
 	@echo "The book is written: _build/epub/attention-step-by-step.epub"
 
@@ -63,8 +63,11 @@ check: $(READY) ## lint, types and unit tests: under a minute
 
 test: check ## everything that must hold: check, the notebooks on two kinds of CPU, the built site
 	@$(PYTEST) -n 2 -m slow
-	@rm -rf _build/html _build/.doctrees
+	@rm -rf _build/html _build/.doctrees _build/again
 	@$(MAKE) --no-print-directory book
+	@$(BUILD) --path-output _build/again >/dev/null
+	@diff -rq _build/html _build/again/_build/html || { echo "error: two builds of the site differ" >&2; exit 1; }
+	@rm -rf _build/again
 	@$(PYTEST) tests/test_site.py tests/browser
 	@$(NBVAL)
 	@echo "Once more, as a CPU without vector extensions computes"
