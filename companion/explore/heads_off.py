@@ -36,8 +36,8 @@ def explore_heads_off(
     Needs the extra ``g2p``. Source: Michel, Levy and Neubig 2019. Chapter: 6.
     """
     # Imported here: the other explorers need neither the dictionary nor trained models.
+    from companion.g2p.evaluation import predict
     from companion.g2p.heads import all_heads, heads_off
-    from companion.g2p.training import predict
 
     words = list(words)
     if not 1 <= len(words) <= MAX_WORDS:

@@ -10,10 +10,13 @@ from typing import get_args
 
 import torch
 
+from companion.g2p.evaluation import evaluate, record
 from companion.g2p.export import export_model
 from companion.g2p.head_sweep import SWEEP, head_sweep
 from companion.g2p.lexicon import Split, decode_phonemes, encode_words
-from companion.g2p.training import RECIPES, evaluate, load_model, record, train
+from companion.g2p.model_files import load_model
+from companion.g2p.recipes import RECIPES
+from companion.g2p.training import train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

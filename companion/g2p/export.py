@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from companion.additive import AdditiveAttention
 from companion.g2p.lexicon import LETTERS, PHONEMES
-from companion.g2p.training import G2PModel, load_model, read_facts, recipe, replace_file
+from companion.g2p.model_files import load_model, read_facts, replace_file
+from companion.g2p.recipes import G2PModel, recipe
 from companion.g2p.transformer import TransformerG2P
 
 # Logits that differ by at most 0.01 need 11 bits and blocks of 64; with 8 they differ by 0.2.

@@ -13,15 +13,11 @@ import torch
 from tqdm import tqdm
 
 from companion.attention import check_positive
+from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import load_lexicon, select_split
 from companion.g2p.metrics import error_rates
-from companion.g2p.training import (
-    CHECKPOINTS,
-    predict,
-    replace_file,
-    training_pairs,
-    training_steps,
-)
+from companion.g2p.model_files import CHECKPOINTS, replace_file
+from companion.g2p.training import training_pairs, training_steps
 from companion.g2p.transformer import TransformerG2P
 
 SWEEP = CHECKPOINTS / "head_sweep.json"

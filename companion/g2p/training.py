@@ -1,113 +1,35 @@
-"""Train a model on the dictionary, keep it in a file, and read it back."""
+"""Train a model on the dictionary, resumable at any step."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from companion.additive import AdditiveAttention
 from companion.attention import check_positive
-from companion.dot_product import DotProductAttention
-from companion.g2p.decoding import beam_search
+from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import (
     PAD,
     Lexicon,
     Pronunciation,
-    Split,
-    check_words,
-    decode_phonemes,
     encode_pronunciations,
     encode_words,
     load_lexicon,
     select_split,
 )
-from companion.g2p.metrics import ErrorRates, error_rates, error_rates_by_length
-from companion.g2p.models import RecurrentG2P
-from companion.g2p.transformer import TransformerG2P
-from companion.scaled_dot_product import ScaledDotProductAttention
+from companion.g2p.metrics import error_rates
+from companion.g2p.model_files import replace_file, save_model
+from companion.g2p.recipes import G2PModel, recipe
 
-G2PModel: TypeAlias = RecurrentG2P | TransformerG2P
-
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
-RESULTS = CHECKPOINTS / "results.json"
 WARMUP_STEPS = 500
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A named model: how to build it, and where the book introduces it."""
-
-    label: str
-    chapter: int
-    build: Callable[[], G2PModel]
-
-
-# Where the attention has fewer parameters, wider states make up for it: all have about 1.3 million.
-RECIPES: Mapping[str, Recipe] = {
-    "recurrent": Recipe(
-        "Fixed context (GRU encoder-decoder)", 1, lambda: RecurrentG2P(d_model=280, dropout=0.2)
-    ),
-    "additive": Recipe(
-        "Additive attention",
-        2,
-        lambda: RecurrentG2P(AdditiveAttention(256, 256, 128), d_model=256, dropout=0.2),
-    ),
-    "additive_unidirectional": Recipe(
-        "Additive attention, encoder reads left to right only",
-        2,
-        lambda: RecurrentG2P(
-            AdditiveAttention(320, 320, 128), d_model=320, bidirectional=False, dropout=0.2
-        ),
-    ),
-    "dot_product": Recipe(
-        "Dot-product attention",
-        3,
-        lambda: RecurrentG2P(DotProductAttention(), d_model=264, dropout=0.2),
-    ),
-    "scaled_dot_product": Recipe(
-        "Scaled dot-product attention",
-        4,
-        lambda: RecurrentG2P(ScaledDotProductAttention(), d_model=264, dropout=0.2),
-    ),
-    "self_attention": Recipe(
-        "Self-attention (Transformer, one head)", 5, lambda: TransformerG2P(1, dropout=0.1)
-    ),
-    "multi_head": Recipe(
-        "Multi-head attention (Transformer, 4 heads)", 6, lambda: TransformerG2P(4, dropout=0.1)
-    ),
-    # What the task allows below two million parameters: not comparable with the models above.
-    "scaled_dot_product_large": Recipe(
-        "Scaled dot-product attention, larger (GRU encoder of 2 layers)",
-        6,
-        lambda: RecurrentG2P(
-            ScaledDotProductAttention(), d_model=224, encoder_layers=2, dropout=0.4
-        ),
-    ),
-}
-
-
-def recipe(name: str) -> Recipe:
-    """Look up a model by name.
-
-    Raises:
-        ValueError: no model has that name; the message lists those that exist.
-    """
-    if name not in RECIPES:
-        raise ValueError(f"no model is called {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[name]
 
 
 def training_pairs(lexicon: Lexicon) -> list[tuple[str, Pronunciation]]:
@@ -208,39 +130,6 @@ def _batches(
         first = 0
 
 
-@torch.no_grad()
-def predict(
-    model: G2PModel, words: Iterable[str], *, batch_size: int = 256, beams: int = 1
-) -> dict[str, Pronunciation]:
-    """Pronounce many words, in batches of similar length.
-
-    Args:
-        model: a trained model.
-        words: to pronounce.
-        batch_size: words at a time.
-        beams: 1 for greedy decoding; more for :func:`~companion.g2p.decoding.beam_search`.
-
-    Returns:
-        ``{word: pronunciation}``, in the order of the words.
-
-    Raises:
-        TypeError, ValueError: a word that cannot be read, or no words.
-    """
-    check_positive(batch_size=batch_size, beams=beams)
-    words = check_words(words)
-    by_length = sorted(words, key=len)
-    predictions: dict[str, Pronunciation] = {}
-    for start in range(0, len(by_length), batch_size):
-        batch = by_length[start : start + batch_size]
-        letters, lengths = encode_words(batch)
-        if beams == 1:
-            phonemes, _ = model.pronounce(letters, lengths)
-        else:
-            phonemes = beam_search(model, letters, lengths, beams=beams)
-        predictions.update(zip(batch, map(decode_phonemes, phonemes.tolist()), strict=True))
-    return {word: predictions[word] for word in words}
-
-
 def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = False) -> Path:
     """Train a named model, with a progress bar, keeping a checkpoint as it goes.
 
@@ -315,128 +204,3 @@ def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str,
         )
     model.load_state_dict(run["model"])
     return run
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there, so that no reader sees half of it."""
-    unfinished = path.with_name(path.name + ".part")
-    write(unfinished)
-    unfinished.replace(path)
-
-
-def save_model(model: G2PModel, path: Path, facts: Mapping[str, Any]) -> Path:
-    """Write a model's weights in half precision, with facts about its training as metadata."""
-    weights = {name: tensor.half().contiguous() for name, tensor in model.state_dict().items()}
-    metadata = {"facts": json.dumps(facts)}
-    replace_file(path, lambda part: save_file(weights, part, metadata=metadata))
-    return path
-
-
-def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> G2PModel:
-    """Read a trained model, ready to pronounce (in eval mode).
-
-    Args:
-        source: the name of a model that comes with the package, or the path of a checkpoint.
-        dtype: of the weights; float64 gives the same decisions on every machine.
-
-    Raises:
-        ValueError: an unknown name; a file that is not one of our checkpoints.
-        FileNotFoundError: no such file.
-
-    >>> model = load_model("additive")
-    >>> predict(model, ["attention"])
-    {'attention': ('AH', 'T', 'EH', 'N', 'SH', 'AH', 'N')}
-    """
-    path = _checkpoint_path(source)
-    model = recipe(read_facts(path)["name"]).build().to(dtype)
-    with safe_open(path, framework="pt") as file:
-        weights = {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError:
-        raise ValueError(
-            f"{path} is not a checkpoint of this package: it has other weights"
-        ) from None
-    return model.eval()
-
-
-def read_facts(source: str | Path) -> dict[str, Any]:
-    """Read how a checkpoint was trained: name, command, seed, steps, wall_minutes.
-
-    Raises:
-        ValueError, FileNotFoundError: as :func:`load_model`.
-    """
-    path = _checkpoint_path(source)
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts: dict[str, Any] = json.loads(file.metadata()["facts"])
-            str(facts["name"])
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a checkpoint of this package: {error}") from error
-    return facts
-
-
-def _checkpoint_path(source: str | Path) -> Path:
-    path = Path(source)
-    if path.suffix != ".safetensors":
-        recipe(str(source))
-        path = CHECKPOINTS / f"{source}.safetensors"
-    if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint {path}")
-    return path
-
-
-def evaluate(
-    source: str | Path,
-    *,
-    split: Split = "test",
-    dtype: torch.dtype = torch.float32,
-    beams: int = 1,
-) -> dict[str, Any]:
-    """Score a checkpoint on one split.
-
-    Args:
-        source: a named model, or the path of a checkpoint.
-        split: which words.
-        dtype: of the weights.
-        beams: with more than one, score :func:`~companion.g2p.decoding.beam_search` too.
-
-    Returns:
-        How it was trained (:func:`read_facts`), its ``label``, ``chapter`` and number of
-        ``parameters``, and the error rates under ``split`` and ``split_by_length``; with several
-        beams also under ``split_beam_search``, with the number of ``beams``.
-
-    Raises:
-        ValueError, FileNotFoundError: as :func:`load_model`.
-    """
-    check_positive(beams=beams)
-    references = select_split(load_lexicon(), split)
-    model, facts = load_model(source, dtype=dtype), read_facts(source)
-    chosen = recipe(facts["name"])
-    predictions = predict(model, references)
-    groups = error_rates_by_length(predictions, references)
-    result = {
-        **facts,
-        "label": chosen.label,
-        "chapter": chosen.chapter,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        split: _rounded(error_rates(predictions, references)),
-        f"{split}_by_length": {group: _rounded(rates) for group, rates in groups.items()},
-    }
-    if beams > 1:
-        searched = error_rates(predict(model, references, beams=beams), references)
-        result[f"{split}_beam_search"] = {"beams": beams, **_rounded(searched)}
-    return result
-
-
-def _rounded(rates: ErrorRates) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in asdict(rates).items()}
-
-
-def record(result: Mapping[str, Any], path: Path = RESULTS) -> None:
-    """Put one model's evaluation into ``results.json``, replacing what was there for it."""
-    results = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    results[result["name"]] = dict(result)
-    ordered = {name: results[name] for name in RECIPES if name in results}
-    text = json.dumps(ordered, indent=2) + "\n"
-    replace_file(path, lambda part: part.write_text(text, "utf-8"))

@@ -13,6 +13,7 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from companion.g2p.evaluation import predict
 from companion.g2p.export import export_model
 from companion.g2p.heads import Head, all_heads, heads_off
 from companion.g2p.lexicon import (
@@ -22,7 +23,8 @@ from companion.g2p.lexicon import (
     load_lexicon,
     select_split,
 )
-from companion.g2p.training import CHECKPOINTS, G2PModel, load_model, predict
+from companion.g2p.model_files import CHECKPOINTS, load_model
+from companion.g2p.recipes import G2PModel
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build/html"

@@ -13,7 +13,7 @@ from companion.g2p.lexicon import encode_words
 
 VOWEL, OTHER = ("AA", "T"), ("T", "AA")
 # a before b or b before a, among letters that say nothing
-WORDS = {a + "xyz"[i] + b + "pqr"[j] for a, b in ("ab", "ba") for i in range(3) for j in range(3)}
+WORDS = [a + "xyz"[i] + b + "pqr"[j] for a, b in ("ab", "ba") for i in range(3) for j in range(3)]
 
 
 def test_pairs_differ_in_the_first_sound_and_others_share_no_letters_with_them():

@@ -5,18 +5,10 @@ import json
 import pytest
 import torch
 
+from companion.g2p.evaluation import RESULTS, evaluate, predict, record
 from companion.g2p.lexicon import load_lexicon
-from companion.g2p.training import (
-    CHECKPOINTS,
-    RECIPES,
-    RESULTS,
-    evaluate,
-    load_model,
-    predict,
-    read_facts,
-    record,
-    save_model,
-)
+from companion.g2p.model_files import CHECKPOINTS, load_model, read_facts, save_model
+from companion.g2p.recipes import RECIPES
 
 TRAINED = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
 each_model = pytest.mark.parametrize("name", TRAINED)
@@ -76,7 +68,7 @@ def test_checkpoints_are_small_enough_to_install():
 def test_a_recorded_evaluation_is_found_again(tmp_path, monkeypatch):
     """The loop above, on a model that is not trained and a dictionary of two words."""
     lexicon = {"abducted": (("AE", "B"),), "abated": (("AH", "B"), ("B",))}
-    monkeypatch.setattr("companion.g2p.training.load_lexicon", lambda: lexicon)
+    monkeypatch.setattr("companion.g2p.evaluation.load_lexicon", lambda: lexicon)
     torch.manual_seed(0)
     facts = {"name": "recurrent", "command": "", "seed": 0, "steps": 0, "wall_minutes": 0.0}
     path = save_model(RECIPES["recurrent"].build(), tmp_path / "recurrent.safetensors", facts)

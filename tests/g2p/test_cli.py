@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from companion import AdditiveAttention
-from companion.g2p import training
+from companion.g2p import evaluation, model_files, training
 from companion.g2p.__main__ import alignment_text, main
+from companion.g2p.model_files import read_facts, save_model
 from companion.g2p.models import RecurrentG2P
-from companion.g2p.training import Recipe, read_facts, save_model
+from companion.g2p.recipes import RECIPES, Recipe
 
 LEXICON = {
     "cab": (("K", "AE", "B"),),
@@ -33,10 +34,11 @@ def checkpoints(tmp_path, monkeypatch):
     """Two tiny models in place of the real ones, and four words."""
     torch.manual_seed(0)
     for name, build in (("tiny", build_tiny), ("plain", build_plain)):
-        monkeypatch.setitem(training.RECIPES, name, Recipe(name.capitalize(), 1, build))
+        monkeypatch.setitem(RECIPES, name, Recipe(name.capitalize(), 1, build))
         save_model(build(), tmp_path / f"{name}.safetensors", {"name": name, **FACTS})
-    monkeypatch.setattr(training, "load_lexicon", lambda: LEXICON)
-    monkeypatch.setattr(training, "CHECKPOINTS", tmp_path)
+    for module in (training, evaluation):
+        monkeypatch.setattr(module, "load_lexicon", lambda: LEXICON)
+    monkeypatch.setattr(model_files, "CHECKPOINTS", tmp_path)
     return tmp_path
 
 

@@ -7,9 +7,9 @@ import torch
 
 from companion import AdditiveAttention
 from companion.g2p.decoding import beam_search, greedy
+from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import END, NUM_PHONEMES, PAD, START, encode_words
 from companion.g2p.models import RecurrentG2P
-from companion.g2p.training import predict
 from companion.g2p.transformer import TransformerG2P
 
 A, B = 3, 4

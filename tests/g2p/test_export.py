@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from companion import AdditiveAttention, DotProductAttention
-from companion.g2p import training
+from companion.g2p import model_files
 from companion.g2p.export import BITS, BLOCK, export_model
 from companion.g2p.lexicon import LETTERS, PHONEMES
+from companion.g2p.model_files import CHECKPOINTS, load_model, save_model
 from companion.g2p.models import RecurrentG2P
-from companion.g2p.training import CHECKPOINTS, Recipe, load_model, save_model
+from companion.g2p.recipes import RECIPES, Recipe
 from companion.g2p.transformer import TransformerG2P
 
 FACTS = {"command": "train", "seed": 0, "steps": 3, "wall_minutes": 0.1}
@@ -30,9 +31,9 @@ exported_ones = pytest.mark.parametrize("name", ["additive_tiny", "heads_tiny"])
 def checkpoints(tmp_path, monkeypatch):
     torch.manual_seed(0)
     for name, build in MODELS.items():
-        monkeypatch.setitem(training.RECIPES, name, Recipe(name.capitalize(), 1, build))
+        monkeypatch.setitem(RECIPES, name, Recipe(name.capitalize(), 1, build))
         save_model(build(), tmp_path / f"{name}.safetensors", {"name": name, **FACTS})
-    monkeypatch.setattr(training, "CHECKPOINTS", tmp_path)
+    monkeypatch.setattr(model_files, "CHECKPOINTS", tmp_path)
     return tmp_path
 
 
@@ -134,7 +135,7 @@ def test_the_same_checkpoint_gives_the_same_bytes(name, tmp_path):
 def test_a_real_model_is_at_most_2_mb(name, tmp_path, monkeypatch):
     if not (CHECKPOINTS / f"{name}.safetensors").exists():
         pytest.skip(f"{name} is not trained yet")
-    monkeypatch.setattr(training, "CHECKPOINTS", CHECKPOINTS)
+    monkeypatch.setattr(model_files, "CHECKPOINTS", CHECKPOINTS)
     assert export_model(name, tmp_path).stat().st_size <= 2e6
 
 

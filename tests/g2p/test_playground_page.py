@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from companion.g2p.evaluation import predict
 from companion.g2p.heads import Head, all_heads, heads_off
 from companion.g2p.lexicon import PHONEMES, encode_words, load_lexicon, split_of
-from companion.g2p.training import CHECKPOINTS, G2PModel, load_model, predict
+from companion.g2p.model_files import CHECKPOINTS, load_model
+from companion.g2p.recipes import G2PModel
 from companion.g2p.transformer import TransformerG2P
 
 ROOT = Path(__file__).parents[2]

@@ -9,21 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from companion import AdditiveAttention
-from companion.g2p import training
+from companion.g2p import evaluation, model_files, recipes, training
+from companion.g2p.evaluation import evaluate, predict, record
 from companion.g2p.lexicon import split_of
+from companion.g2p.model_files import load_model, read_facts, save_model
 from companion.g2p.models import RecurrentG2P
-from companion.g2p.training import (
-    Recipe,
-    load_model,
-    predict,
-    read_facts,
-    recipe,
-    record,
-    save_model,
-    train,
-    training_pairs,
-    training_steps,
-)
+from companion.g2p.recipes import Recipe, recipe
+from companion.g2p.training import train, training_pairs, training_steps
 
 LEXICON = {
     "a": (("AH",), ("EY",)),
@@ -52,8 +44,9 @@ def same_weights(one, other):
 @pytest.fixture(autouse=True)
 def _small_world(monkeypatch):
     """A model called "tiny" and a dictionary of six words, in place of the real ones."""
-    monkeypatch.setitem(training.RECIPES, "tiny", Recipe("Tiny", 2, build))
-    monkeypatch.setattr(training, "load_lexicon", lambda: LEXICON)
+    monkeypatch.setitem(recipes.RECIPES, "tiny", Recipe("Tiny", 2, build))
+    for module in (training, evaluation):
+        monkeypatch.setattr(module, "load_lexicon", lambda: LEXICON)
 
 
 # The data
@@ -220,7 +213,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         target.write_bytes(b"half of it")
         raise OSError("disk full")
 
-    monkeypatch.setattr(training, "save_file", fails)
+    monkeypatch.setattr(model_files, "save_file", fails)
     with pytest.raises(OSError, match="disk full"):
         save_model(tiny(seed=1), path, FACTS)
     assert path.read_bytes() == old
@@ -252,7 +245,7 @@ def test_a_checkpoint_of_an_unknown_model_is_refused(tmp_path):
         load_model(path)
 
 
-@pytest.mark.parametrize("use", [load_model, read_facts, recipe, training.evaluate])
+@pytest.mark.parametrize("use", [load_model, read_facts, recipe, evaluate])
 def test_an_unknown_name_lists_the_known_ones(use):
     with pytest.raises(ValueError, match=r"no model is called 'addtive'; there are .*additive"):
         use("addtive")
@@ -263,7 +256,7 @@ def test_an_unknown_name_lists_the_known_ones(use):
 
 def test_evaluate_counts_words_by_length(tmp_path):
     path = save_model(tiny(), tmp_path / "tiny.safetensors", FACTS)
-    result = training.evaluate(path, split="train")
+    result = evaluate(path, split="train")
     assert result.items() >= {**FACTS, "label": "Tiny", "chapter": 2}.items()
     assert result["parameters"] == sum(p.numel() for p in build().parameters())
     assert result["train"]["words"] == 4
@@ -274,7 +267,7 @@ def test_evaluate_counts_words_by_length(tmp_path):
 def test_evaluate_refuses_an_unknown_split(tmp_path):
     path = save_model(tiny(), tmp_path / "tiny.safetensors", FACTS)
     with pytest.raises(ValueError, match="split must be one of train, valid, test, got 'dev'"):
-        training.evaluate(path, split="dev")
+        evaluate(path, split="dev")
 
 
 def test_record_replaces_one_entry_and_keeps_the_recipes_order(tmp_path):

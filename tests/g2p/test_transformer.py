@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from companion import MultiHeadAttention, causal_mask, to_torch_attn_mask
+from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import END, NUM_PHONEMES, PAD, START, encode_pronunciations, encode_words
-from companion.g2p.training import predict, training_steps
+from companion.g2p.training import training_steps
 from companion.g2p.transformer import TransformerG2P
 
 WORDS = ["cab", "a", "attention", "it's"]
