@@ -147,7 +147,7 @@ def additive_mask(
             [0., 0.]]), tensor([[False],
             [ True]]))
     """
-    mask = mask[None] if mask.ndim == 1 else mask
+    mask = mask.reshape(1, -1) if mask.ndim < 2 else mask
     sees = mask.any(-1, keepdim=True)
     # Where one may look, a look at the mask saves a pass over all weights.
     blind = None if is_plain(mask) and sees.all() else ~sees
@@ -223,7 +223,7 @@ def fused_attention(
     q_len, k_len = query.shape[-2], key.shape[-2]
     if mask is not None:
         mask = as_boolean_mask(mask, (*query.shape[:-1], k_len))
-        mask = mask[None] if mask.ndim == 1 else mask  # torch wants (L_q, L_k) at least
+        mask = mask.reshape(1, -1) if mask.ndim < 2 else mask  # torch wants (L_q, L_k) at least
     if _products_are_faster(query, key, value):
         if is_causal:
             causal = causal_mask(q_len, k_len)

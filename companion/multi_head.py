@@ -239,6 +239,7 @@ class MultiHeadAttention(nn.Module):
             TypeError, ValueError: as :meth:`forward`.
         """
         check_features("query", query, self.d_model)
+        self._check_projected(query, keys, values)
         if isinstance(mask, Tensor) and mask.ndim <= query.ndim:  # the same for every head
             mask = as_boolean_mask(mask, (*query.shape[:-1], keys.shape[-2]))
             mask = mask.unsqueeze(-3) if mask.ndim >= 3 else mask
@@ -251,6 +252,16 @@ class MultiHeadAttention(nn.Module):
             need_weights=need_weights,
         )
         return self.output_projection(merge_heads(heads)), weights
+
+    def _check_projected(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
+        split = (self.num_heads, self.d_model // self.num_heads)
+        fits = all(x.ndim >= 3 and (x.shape[-3], x.shape[-1]) == split for x in (keys, values))
+        if query.ndim < 2 or not fits:
+            raise ValueError(
+                f"expected a query (..., L_q, {self.d_model}) and keys and values as project makes "
+                f"them, (..., {split[0]}, L_k, {split[1]}), got {tuple(query.shape)}, "
+                f"{tuple(keys.shape)} and {tuple(values.shape)}"
+            )
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -345,13 +356,15 @@ def without_heads(attention: MultiHeadAttention, heads: Iterable[int]) -> Iterat
     r"""Switch some heads off for the length of a ``with`` block.
 
     The output is a sum over heads, :math:`\sum_h \text{head}_h W_h^O + b`. Here the
-    :math:`W_h^O` of the named heads are 0.
+    :math:`W_h^O` of the named heads are 0. What changes the output projection inside the block is
+    lost after it, and a backward pass has to end inside.
 
     Args:
         attention: its output projection is changed inside the block and restored after it.
         heads: which ones, from 0.
 
     Raises:
+        TypeError: a head that is not an integer.
         ValueError: a head that does not exist.
 
     Chapter: 6, multi-head attention.
@@ -362,6 +375,9 @@ def without_heads(attention: MultiHeadAttention, heads: Iterable[int]) -> Iterat
     True
     """
     heads = list(heads)
+    for head in heads:
+        if not isinstance(head, int) or isinstance(head, bool):
+            raise TypeError(f"heads must be integers, got {type(head).__name__}")
     if not all(0 <= head < attention.num_heads for head in heads):
         raise ValueError(f"heads must be from 0 to {attention.num_heads - 1}, got {heads}")
     weight = attention.output_projection.weight

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from companion import SelfAttention, explore, g2p, recurrence, sinusoidal_encoding
 from companion.explore import (
+    Explorer,
     explore_gradient_decay,
     explore_heads_off,
     explore_order,
     explore_scale,
     explore_weights,
 )
-from companion.g2p.heads import all_heads, heads_off
+from companion.g2p.heads import Head, all_heads, heads_off
 from companion.g2p.lexicon import END
+from companion.g2p.transformer import TransformerG2P
 
 WEIGHTS = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.0, 0.0]])
 NASTY = ["<b>", "\"'&", "", "</script>", "a\nb", "\u2028", "\ud800", "😀", "$\\", "<!--"]
@@ -311,7 +313,7 @@ def test_decay_refuses_curves(curve, message):
 
 
 def test_decay_refuses_lags():
-    with pytest.raises(ValueError, match="multiple of 5, got 7"):
+    with pytest.raises(ValueError, match="multiple of 5 up to 1000, got 7"):
         explore_gradient_decay(max_lag=7)
     with pytest.raises(ValueError, match="max_lag must be at least 1"):
         explore_gradient_decay(max_lag=0)
@@ -420,6 +422,36 @@ def test_heads_off_leaves_the_model_alone(model):
 
 
 def test_heads_off_refuses(model):
-    for words in ([], ["a"] * 9):
-        with pytest.raises(ValueError, match=f"1 to 8 words, got {len(words)}"):
-            explore_heads_off(model, words)
+    with pytest.raises(ValueError, match="expected at least one word, got none"):
+        explore_heads_off(model, [])
+    with pytest.raises(ValueError, match="1 to 8 words, got 9"):
+        explore_heads_off(model, ["a"] * 9)
+
+
+def test_a_number_that_json_cannot_hold_is_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        Explorer("title", "text", "", "weights.js", {"a": float("nan")})
+
+
+def test_every_number_of_a_curve_is_checked():
+    curve = torch.ones(51)
+    curve[3] = torch.nan
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        explore_gradient_decay({"net": curve})
+    with pytest.raises(ValueError, match="a multiple of 5 up to 1000, got 10000"):
+        explore_gradient_decay(max_lag=10_000)
+
+
+def test_groups_of_heads_keep_their_own_names():
+    model = TransformerG2P(2, d_model=4, num_layers=1, d_feedforward=4).eval()
+    mine = explore_heads_off(model, ["cab"], groups={"mine": [Head("cross", 0, 0)]})
+    assert "Without mine: " in repr(mine)
+    assert repr(mine).endswith("of 6")
+    with pytest.raises(ValueError, match=r"names that no head has, got encoder 1\.1"):
+        explore_heads_off(model, ["cab"], groups={"encoder 1.1": [Head("cross", 0, 0)]})
+
+
+def test_a_string_is_no_list_of_words():
+    model = TransformerG2P(2, d_model=4, num_layers=1, d_feedforward=4).eval()
+    with pytest.raises(TypeError, match="words must be a list of words, got the string 'cat'"):
+        explore_heads_off(model, "cat")

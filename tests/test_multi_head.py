@@ -356,3 +356,29 @@ def test_a_floating_mask_is_refused():
 
 def test_printing_shows_the_heads():
     assert "num_heads=4" in repr(make())
+
+
+@pytest.mark.parametrize("heads", [[0.5], [True], [torch.tensor(1)]])
+def test_heads_are_switched_off_by_number(heads):
+    with (
+        pytest.raises(TypeError, match="heads must be integers"),
+        without_heads(MultiHeadAttention(4, 2), heads),
+    ):
+        pass
+
+
+def test_keys_that_were_not_projected_are_refused():
+    attention, x = MultiHeadAttention(8, 2), torch.randn(2, 5, 8)
+    keys, values = attention.project(x, x)
+    for wrong in ((x, x), (keys[..., :2], values), (keys, values[..., :2])):
+        with pytest.raises(ValueError, match="keys and values as project makes them"):
+            attention.attend(x, *wrong)
+
+
+@pytest.mark.parametrize("length", [5, 1100])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_one_number_may_be_a_mask(length, need_weights):
+    attention, x = MultiHeadAttention(8, 2), torch.randn(1, length, 8)
+    expected, _ = attention(x, x, x)
+    output, _ = attention(x, x, x, mask=torch.tensor(True), need_weights=need_weights)
+    torch.testing.assert_close(output, expected)

@@ -52,7 +52,7 @@ def make_attention(name: str, arguments: dict[str, Any]) -> Callable[..., Any]:
         raise ValueError(f"name must be package.module:Name, got {name!r}")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # an import can raise anything
+    except (Exception, SystemExit) as error:  # an import can raise anything
         raise ValueError(f"cannot import {module_name}: {error_text(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -61,7 +61,7 @@ def make_attention(name: str, arguments: dict[str, Any]) -> Callable[..., Any]:
     if inspect.isclass(found):
         try:
             found = found(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
             raise ValueError(f"{attribute}({shown}) raised {error_text(error)}") from error
     elif arguments:

@@ -120,10 +120,14 @@ def check_attention(
     _check_choice("kind", kind, Kind)
     _check_choice("mask_polarity", mask_polarity, MaskPolarity)
     _check_choice("fully_masked", fully_masked, FullyMasked)
-    query_dim = query_dim or _attribute(fn, "embed_dim", "d_model") or 16
-    key_dim = key_dim or _attribute(fn, "kdim") or query_dim
-    value_dim = value_dim or _attribute(fn, "vdim") or key_dim
-    num_heads = num_heads or _attribute(fn, "num_heads") or 1
+    if query_dim is None:
+        query_dim = _attribute(fn, "embed_dim", "d_model") or 16
+    if key_dim is None:
+        key_dim = _attribute(fn, "kdim") or query_dim
+    if value_dim is None:
+        value_dim = _attribute(fn, "vdim") or key_dim
+    if num_heads is None:
+        num_heads = _attribute(fn, "num_heads") or 1
     check_positive(query_dim=query_dim, key_dim=key_dim, value_dim=value_dim, num_heads=num_heads)
     layer = Layer(fn, kind=kind, num_heads=num_heads, mask_polarity=mask_polarity)
     dtype, device = _where(layer)
@@ -183,6 +187,7 @@ def _left_as_it_was(layer: Layer, setting: Setting) -> Iterator[None]:
     devices = [setting.device] if setting.device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # odd inputs are on purpose

@@ -76,7 +76,7 @@ def run_checks(checks: Iterable[Check], make_probe: Callable[[], Probe]) -> tupl
     return tuple(results)
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """An exception on one short line."""
     text = " ".join(str(error).split()) or "without a message"
     return f"{type(error).__name__}: {text if len(text) <= 120 else text[:117] + '...'}"

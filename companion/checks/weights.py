@@ -170,7 +170,8 @@ def output_is_weighted_values(probe: Probe) -> Finding:
         if direct <= probe.tolerance or not probe.parameters:
             return probe.at_most(direct, "output − weights × values")
     left = _unexplained(output, weights @ problem.value[:, None])
-    return probe.at_most(left, "share not explained by weights × values", tolerance=1e-3)
+    tolerance = max(1e-3, 4 * torch.finfo(probe.setting.dtype).eps)
+    return probe.at_most(left, "share not explained by weights × values", tolerance=tolerance)
 
 
 def _few_directions(probe: Probe, directions: int = 3) -> Problem:

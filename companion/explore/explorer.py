@@ -54,7 +54,7 @@ class Explorer:
         return self.text
 
     def _repr_html_(self) -> str:
-        data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
+        data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         data = data.replace("<", "\\u003c")  # no text can end the script
         shared, script = _read("explore.js"), _read(self.script)
         # Equal content has an equal mark: the first of two on a page then starts both.

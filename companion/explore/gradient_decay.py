@@ -28,11 +28,11 @@ def explore_gradient_decay(
     Args:
         measured: ``{network: gradient}``, entry k at lag k, relative to lag 0, for example from
             :func:`companion.recurrence.gradient_by_lag`; each at least ``max_lag + 1`` long.
-        max_lag: largest distance shown, a multiple of 5.
+        max_lag: largest distance shown, a multiple of 5, at most 1000.
 
     Raises:
         TypeError: a lag that is not an integer.
-        ValueError: a lag that is not a positive multiple of 5; a curve that is too short, not
+        ValueError: a lag that is not a multiple of 5 from 5 to 1000; a curve that is too short, not
             finite or not positive.
 
     Source: Pascanu, Mikolov and Bengio 2013; Jozefowicz, Zaremba and Sutskever 2015. Chapter: 1.
@@ -49,8 +49,8 @@ def explore_gradient_decay(
     forget bias 4.6: 0.61 by sigmoid(bias)^n
     """
     check_positive(max_lag=max_lag)
-    if max_lag % 5:
-        raise ValueError(f"max_lag must be a multiple of 5, got {max_lag}")
+    if max_lag % 5 or max_lag > 1000:
+        raise ValueError(f"max_lag must be a multiple of 5 up to 1000, got {max_lag}")
     curves = {name: _every_fifth(name, c, max_lag) for name, c in (measured or {}).items()}
     rows = [[f"spectral radius {r}", f"{r**max_lag:.2g}", "radius^n"] for r in RADII]
     kept = {bias: 1 / (1 + math.exp(-bias)) for bias in BIASES}
@@ -70,7 +70,7 @@ def _every_fifth(name: str, curve: Tensor, max_lag: int) -> list[float]:
         raise ValueError(
             f"measured[{name!r}] must hold lags 0 to {max_lag}, got the shape {tuple(values.shape)}"
         )
-    values = values[: max_lag + 1 : 5]
+    values = values[: max_lag + 1]
     if not (values.isfinite() & (values > 0)).all():
         raise ValueError(f"measured[{name!r}] must be positive and finite")
-    return [round(log, 2) for log in values.log10().tolist()]
+    return [round(log, 2) for log in values[::5].log10().tolist()]

@@ -31,30 +31,36 @@ def explore_heads_off(
         groups: ``{name: heads}``, further heads to switch off together.
 
     Raises:
-        TypeError, ValueError: no words or more than 8; a word that cannot be read.
+        TypeError, ValueError: no words or more than 8; a word that cannot be read; a model that is
+            no ``TransformerG2P``; a head that it does not have; a group with the name of a head.
 
     Needs the extra ``g2p``. Source: Michel, Levy and Neubig 2019. Chapter: 6.
     """
     # Imported here: the other explorers need neither the dictionary nor trained models.
     from companion.g2p.evaluation import predict
     from companion.g2p.heads import all_heads, heads_off
+    from companion.g2p.lexicon import check_words
 
-    words = list(words)
-    if not 1 <= len(words) <= MAX_WORDS:
+    words = check_words(words)
+    if len(words) > MAX_WORDS:
         raise ValueError(f"expected 1 to {MAX_WORDS} words, got {len(words)}")
     heads = all_heads(model)
     attentions: dict[tuple[str, int], list[Head]] = {}
     for head in heads:
         attentions.setdefault((head.kind, head.layer), []).append(head)
 
+    groups = {} if groups is None else groups
+    singles = [f"Without {head}" for head in heads]
     off: dict[str, list[Head]] = {"All heads on": []}
-    off |= {f"Without {name}": list(group) for name, group in (groups or {}).items()}
-    rows: list[tuple[str, int, list[str]]] = [("Heads off", 0, ["none", *(groups or {})])]
+    off |= {f"Without {name}": list(group) for name, group in groups.items()}
+    rows: list[tuple[str, int, list[str]]] = [("Heads off", 0, ["none", *groups])]
     for (kind, layer), alike in attentions.items():
         buttons = [f"{layer + 1}.{head.number + 1}" for head in alike] + ["all"]
         rows.append((f"{kind.capitalize()} {layer + 1}", len(off), buttons))
         off |= {f"Without {head}": [head] for head in alike}
         off[f"Without {kind} {layer + 1}, all heads"] = alike
+    if len(off) != 1 + len(groups) + len(heads) + len(attentions):
+        raise ValueError(f"groups need names that no head has, got {', '.join(groups)}")
 
     said: list[list[str]] = [[] for _ in words]
     chosen = {}
@@ -64,14 +70,13 @@ def explore_heads_off(
         texts = [" ".join(spoken[word]) or "(nothing)" for word in words]
         chosen[name] = [_index(known, text) for known, text in zip(said, texts, strict=True)]
 
-    several = {name: chosen[name] for name, gone in off.items() if len(gone) != 1}
+    several = {name: chosen[name] for name in off if name not in singles}
     spelled = {
         name: [said[i][index] for i, index in enumerate(indices)]
         for name, indices in several.items()
     }
     lines = [f"Pronunciations of {', '.join(words)}"]
     lines += [f"{name}: {', '.join(spoken)}" for name, spoken in spelled.items()]
-    singles = [name for name, gone in off.items() if len(gone) == 1]
     changing = sum(any(chosen[name]) for name in singles)
     lines.append(f"Heads that change a word when off alone: {changing} of {len(singles)}")
     table = plain_table(

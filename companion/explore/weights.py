@@ -38,7 +38,8 @@ def explore_weights(
         title: what there is to find out.
 
     Returns:
-        What a notebook shows; as text, each query's strongest key.
+        What a notebook shows; as text, each query's strongest key in whole percent (the first of
+        those that are equal then).
 
     Raises:
         TypeError: weights that are not a floating tensor; tokens that are not strings.

@@ -45,6 +45,9 @@ def predict(
 
     Raises:
         TypeError, ValueError: a word that cannot be read, or no words.
+
+    >>> predict(load_model("additive"), ["attention"])
+    {'attention': ('AH', 'T', 'EH', 'N', 'SH', 'AH', 'N')}
     """
     check_positive(batch_size=batch_size, beams=beams)
     words = check_words(words)
@@ -77,12 +80,13 @@ def evaluate(
         beams: with more than one, score :func:`~companion.g2p.decoding.beam_search` too.
 
     Returns:
-        How it was trained (:func:`read_facts`), its ``label``, ``chapter`` and number of
-        ``parameters``, and the error rates under ``split`` and ``split_by_length``; with several
-        beams also under ``split_beam_search``, with the number of ``beams``.
+        How it was trained (:func:`~companion.g2p.model_files.read_facts`), its ``label``,
+        ``chapter`` and number of ``parameters``, and the error rates under ``split`` and
+        ``split_by_length``; with several beams also under ``split_beam_search``, with the number
+        of ``beams``.
 
     Raises:
-        ValueError, FileNotFoundError: as :func:`load_model`.
+        ValueError, FileNotFoundError: as :func:`~companion.g2p.model_files.load_model`.
     """
     check_positive(beams=beams)
     references = select_split(load_lexicon(), split)

@@ -26,6 +26,8 @@ from companion.g2p.transformer import TransformerG2P
 from companion.masks import padding_mask
 from companion.multi_head import MultiHeadAttention, without_heads
 
+KINDS = ("encoder", "decoder", "cross")
+
 PLACES = ("previous", "current", "next", "first", "last")
 
 
@@ -54,16 +56,21 @@ def all_heads(model: TransformerG2P) -> list[Head]:
     >>> print(*all_heads(model), sep=", ")
     encoder 1.1, encoder 1.2, decoder 1.1, decoder 1.2, cross 1.1, cross 1.2
     """
+    if not isinstance(model, TransformerG2P):
+        raise TypeError(f"model must be a TransformerG2P, got {type(model).__name__}")
     return [
         Head(kind, layer, number)
-        for kind in ("encoder", "decoder", "cross")
+        for kind in KINDS
         for layer in range(len(model.encoder))
         for number in range(_attention(model, Head(kind, layer, 0)).num_heads)
     ]
 
 
 def _attention(model: TransformerG2P, head: Head) -> MultiHeadAttention:
-    layer = (model.encoder if head.kind == "encoder" else model.decoder)[head.layer]
+    layers = model.encoder if head.kind == "encoder" else model.decoder
+    if head.kind not in KINDS or not 0 <= head.layer < len(layers):
+        raise ValueError(f"the model has no head {head}")
+    layer = layers[head.layer]
     found = layer.cross_attention if head.kind == "cross" else layer.self_attention
     assert isinstance(found, MultiHeadAttention)  # noqa: S101 - for the type checker
     return found
@@ -74,6 +81,9 @@ def heads_off(model: TransformerG2P, heads: Iterable[Head]) -> Iterator[None]:
     """Switch heads of a model off for the length of a ``with`` block.
 
     See :func:`companion.without_heads`.
+
+    Raises:
+        ValueError: a head that the model does not have.
     """
     with ExitStack() as stack:
         for head in heads:

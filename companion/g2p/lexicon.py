@@ -120,8 +120,7 @@ def encode_word(word: str) -> list[int]:
     >>> encode_word("Cab")
     [4, 2, 3]
     """
-    if not isinstance(word, str):
-        raise TypeError(f"a word must be a string, got {type(word).__name__}")
+    _check_word(word)
     letters = word.lower()
     if not letters:
         raise ValueError("a word must have at least one letter, got an empty string")
@@ -141,7 +140,33 @@ def check_words(words: Iterable[str]) -> list[str]:
     words = list(words)
     if not words:
         raise ValueError("expected at least one word, got none")
+    for word in words:
+        _check_word(word)
     return words
+
+
+def _check_word(word: object) -> None:
+    if not isinstance(word, str):
+        raise TypeError(f"a word must be a string, got {type(word).__name__}")
+
+
+def check_batch(letters: Tensor, lengths: Tensor) -> None:
+    """Refuse lengths that do not belong to a padded batch of words, as ``encode_words`` makes it.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: shapes other than ``(B, L)`` and ``(B,)``; a length outside 1 to ``L``.
+    """
+    if letters.ndim != 2 or lengths.shape != letters.shape[:1]:
+        raise ValueError(
+            "expected letters (B, L) and lengths (B,), "
+            f"got {tuple(letters.shape)} and {tuple(lengths.shape)}"
+        )
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths must be integers, got dtype {lengths.dtype}")
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 1 or high > letters.shape[1]:
+        raise ValueError(f"lengths must be from 1 to {letters.shape[1]}, got {low} to {high}")
 
 
 def encode_words(words: Iterable[str]) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B"]]:

@@ -42,9 +42,8 @@ def load_model(source: str | Path, *, dtype: torch.dtype = torch.float32) -> G2P
         ValueError: an unknown name; a file that is not one of our checkpoints.
         FileNotFoundError: no such file.
 
-    >>> model = load_model("additive")
-    >>> predict(model, ["attention"])
-    {'attention': ('AH', 'T', 'EH', 'N', 'SH', 'AH', 'N')}
+    >>> type(load_model("additive")).__name__
+    'RecurrentG2P'
     """
     path = _checkpoint_path(source)
     model = recipe(read_facts(path)["name"]).build().to(dtype)
@@ -78,6 +77,8 @@ def read_facts(source: str | Path) -> dict[str, Any]:
 def _checkpoint_path(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix != ".safetensors":
+        if path.name != str(source):
+            raise ValueError(f"a checkpoint's name must end in .safetensors, got {source}")
         recipe(str(source))
         path = CHECKPOINTS / f"{source}.safetensors"
     if not path.exists():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
 from companion.g2p.decoding import greedy
-from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, check_batch
 from companion.masks import padding_mask
 
 
@@ -46,6 +46,7 @@ class RecurrentG2P(nn.Module):
     Args:
         attention: a module called as ``attention(query, key, value, mask=mask)`` that returns
             ``(output, weights)``, with queries, keys and values of ``d_model`` features; or None.
+            Of the weights of several heads, the mean is returned.
         d_model: features of the encoder's and the decoder's states.
         embedding_dim: features of a letter's and of a phoneme's embedding.
         bidirectional: whether the encoder reads the word in both directions.
@@ -54,12 +55,14 @@ class RecurrentG2P(nn.Module):
             the decoder's output, in training.
 
     Raises:
-        TypeError, ValueError: sizes that are not positive integers; dropout outside ``[0, 1)``.
+        TypeError, ValueError: sizes that are not positive integers; dropout outside ``[0, 1)``; an
+            attention that is no module.
 
     Source: Cho et al. 2014 (without attention); Bahdanau, Cho and Bengio 2015 (with).
     Chapters: 1 and 2.
 
     >>> from companion.g2p.lexicon import encode_words
+    >>> _ = torch.manual_seed(0)
     >>> model = RecurrentG2P(d_model=8, embedding_dim=4)
     >>> phonemes, weights = model.pronounce(*encode_words(["cab", "a"]), max_len=5)
     >>> phonemes.shape, weights
@@ -79,6 +82,8 @@ class RecurrentG2P(nn.Module):
         super().__init__()
         check_positive(d_model=d_model, embedding_dim=embedding_dim, encoder_layers=encoder_layers)
         check_dropout(dropout)
+        if not isinstance(attention, nn.Module | None):
+            raise TypeError(f"attention must be a module, got {type(attention).__name__}")
         self.directions = 2 if bidirectional else 1
         encoder_dim = d_model * self.directions
         self.letter_embedding = nn.Embedding(NUM_LETTERS, embedding_dim, padding_idx=PAD)
@@ -105,7 +110,11 @@ class RecurrentG2P(nn.Module):
         Args:
             letters: ``(B, L)`` letter indices, padded with 0.
             lengths: ``(B,)``, letters of each word, at least 1.
+
+        Raises:
+            TypeError, ValueError: lengths that do not fit the letters.
         """
+        check_batch(letters, lengths)
         embedded = self.dropout(self.letter_embedding(letters))
         packed = nn.utils.rnn.pack_padded_sequence(
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
@@ -137,7 +146,7 @@ class RecurrentG2P(nn.Module):
         else:
             query = state.unsqueeze(1)  # (B, 1, d_model)
             output, weights = self.attention(query, memory.states, memory.states, mask=memory.mask)
-            context, weights = output.squeeze(1), weights.squeeze(1)
+            context, weights = output.squeeze(1), weights.flatten(1, -2).mean(dim=1)
         embedded = self.dropout(self.phoneme_embedding(previous))
         state = self.decoder(torch.cat([embedded, context], dim=-1), state)
         logits = self.to_logits(self.dropout(torch.cat([state, context], dim=-1)))

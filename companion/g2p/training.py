@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 import time
 from collections.abc import Iterator
@@ -196,11 +197,14 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
 def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"nothing to resume: there is no {path}")
-    run: dict[str, Any] = torch.load(path, weights_only=True)
+    try:
+        run: dict[str, Any] = torch.load(path, weights_only=True)
+        model.load_state_dict(run["model"])
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is no run of this model: {error}") from error
     if (run["steps"], run["seed"]) != (steps, seed):
         raise ValueError(
             f"the run in {path} has --steps {run['steps']} --seed {run['seed']}, "
             f"got --steps {steps} --seed {seed}"
         )
-    model.load_state_dict(run["model"])
     return run

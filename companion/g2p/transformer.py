@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
 from companion.g2p.decoding import greedy
-from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD
-from companion.masks import padding_mask
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, check_batch
+from companion.masks import as_boolean_mask, padding_mask
 from companion.multi_head import MultiHeadAttention
 from companion.positional import SinusoidalPositionalEncoding
 
@@ -159,6 +159,7 @@ class TransformerG2P(nn.Module):
     Chapters: 5 and 6.
 
     >>> from companion.g2p.lexicon import encode_words
+    >>> _ = torch.manual_seed(0)
     >>> model = TransformerG2P(2, d_model=8, num_layers=1, d_feedforward=16).eval()
     >>> phonemes, weights = model.pronounce(*encode_words(["cab", "a"]), max_len=5)
     >>> phonemes.shape, weights.shape
@@ -203,13 +204,20 @@ class TransformerG2P(nn.Module):
 
         Returns:
             What the decoder needs to write the first phoneme.
+
+        Raises:
+            TypeError, ValueError: lengths that do not fit the letters; a mask that is floating
+                point or does not broadcast.
         """
         return self._encode(letters, lengths, mask, need_weights=False)[0]
 
     def _encode(
         self, letters: Tensor, lengths: Tensor, mask: Tensor | None = None, *, need_weights: bool
     ) -> tuple[Cache, list[Tensor]]:
+        check_batch(letters, lengths)
         real, kept = padding_mask(lengths, letters.shape[1]), []
+        if mask is not None:
+            mask = as_boolean_mask(mask, (*letters.shape, letters.shape[1]))
         seen = real if mask is None else real & mask
         x = self.positions(self.letter_embedding(letters))
         for layer in self.encoder:

@@ -74,3 +74,12 @@ def test_the_exit_status_is_the_shells():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot import no_such_module")
+
+
+@pytest.mark.parametrize("source", ["raise SystemExit(0)", "class A:\n def __init__(self): exit()"])
+def test_a_module_that_leaves_has_not_passed(source, tmp_path, monkeypatch, capsys):
+    (tmp_path / "leaves.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaves", raising=False)
+    assert main(["leaves:A"]) == 2
+    assert "SystemExit" in capsys.readouterr().err

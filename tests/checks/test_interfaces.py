@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from companion import causal_mask
+from companion import MultiHeadAttention, SelfAttention, causal_mask
 from companion.checks import check_attention, hugging_face, sequence_first, torch_attention
 from companion.checks.adapters import modules_behind, read_convention, shape_mask
 from tests.checks.attentions import InvertsMask, MasksQueries, Multi, MultiSelf, Single
@@ -323,3 +323,24 @@ def test_the_battery_is_quick():
     start = time.process_time()
     check_attention(module, num_heads=8)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("size", ["query_dim", "key_dim", "value_dim", "num_heads"])
+def test_a_size_of_0_is_refused(size):
+    with pytest.raises(ValueError, match=f"{size} must be at least 1, got 0"):
+        check_attention(F.scaled_dot_product_attention, **{size: 0})
+
+
+def test_inference_mode_changes_no_finding():
+    attention = MultiHeadAttention(16, 4)
+    with torch.inference_mode():
+        report = check_attention(attention)
+    assert report.failed == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(3))
+def test_right_layers_pass_in_16_bits(dtype, seed):
+    torch.manual_seed(seed)
+    assert check_attention(MultiHeadAttention(16, 4).to(dtype)).failed == ()
+    assert check_attention(SelfAttention(16).to(dtype), kind="self").failed == ()

@@ -138,3 +138,15 @@ def test_gaze_finds_what_a_head_looks_at():
 def test_even_weights_are_one_over_the_length():
     _, even = gaze(make(), {"beds": LEXICON["beds"]})
     assert set(even.values()) == {0.25}
+
+
+@pytest.mark.parametrize("head", [Head("foo", 0, 0), Head("cross", -1, 0), Head("encoder", 9, 0)])
+def test_a_head_that_the_model_does_not_have_is_refused(head):
+    model = TransformerG2P(2, d_model=4, num_layers=1, d_feedforward=4)
+    with pytest.raises(ValueError, match="the model has no head"), heads_off(model, [head]):
+        pass
+
+
+def test_another_model_has_no_heads():
+    with pytest.raises(TypeError, match="model must be a TransformerG2P, got Linear"):
+        all_heads(torch.nn.Linear(1, 1))

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from companion import AdditiveAttention
+from companion import AdditiveAttention, MultiHeadAttention
 from companion.g2p.lexicon import END, NUM_PHONEMES, PAD, START, encode_pronunciations, encode_words
 from companion.g2p.models import RecurrentG2P
+from companion.g2p.transformer import TransformerG2P
 
 WORDS = ["cab", "a", "attention", "it's"]
 PHONEMES = [("K", "AE", "B"), ("AH",), ("AH", "T", "EH", "N"), ("IH",)]
@@ -233,3 +234,38 @@ def test_dropout_acts_between_the_encoders_layers():
 def test_model_refuses_wrong_sizes(options, error, message):
     with pytest.raises(error, match=message):
         RecurrentG2P(**options)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ([3], ValueError, r"letters \(B, L\) and lengths \(B,\), got \(2, 3\) and \(1,\)"),
+        ([3, 0], ValueError, "lengths must be from 1 to 3, got 0 to 3"),
+        ([3, 4], ValueError, "lengths must be from 1 to 3, got 3 to 4"),
+        ([3.0, 1.0], TypeError, "lengths must be integers"),
+    ],
+)
+@pytest.mark.parametrize(
+    "model", [MODELS["none"](), TransformerG2P(1, d_model=4, num_layers=1, d_feedforward=4)]
+)
+def test_lengths_that_do_not_fit_the_letters_are_refused(model, lengths, error, message):
+    letters, _ = encode_words(["cab", "a"])
+    with pytest.raises(error, match=message):
+        model.pronounce(letters, torch.tensor(lengths))
+
+
+def test_of_several_heads_the_mean_weights_are_returned():
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(6, 2)
+    model = RecurrentG2P(attention, d_model=6, embedding_dim=4).eval()
+    letters, lengths = encode_words(["cab", "a"])
+    _, weights = model.pronounce(letters, lengths, max_len=2)
+    assert weights.shape == (2, 2, 3)
+    memory = model.encode(letters, lengths)
+    _, heads = attention(memory.summary[:, None], memory.states, memory.states, mask=memory.mask)
+    torch.testing.assert_close(weights[:, 0], heads.mean(dim=1)[:, 0])
+
+
+def test_an_attention_is_a_module():
+    with pytest.raises(TypeError, match="attention must be a module, got str"):
+        RecurrentG2P("additive")

@@ -353,3 +353,14 @@ def test_with_and_without_attention_are_of_one_size():
         for name in ("recurrent", "additive")
     )
     assert without == pytest.approx(with_attention, rel=0.02)
+
+
+def test_a_broken_state_is_no_run(tmp_path):
+    (tmp_path / "tiny.state.pt").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="is no run of this model"):
+        train("tiny", steps=2, seed=0, folder=tmp_path, resume=True)
+
+
+def test_a_path_without_its_ending_is_refused():
+    with pytest.raises(ValueError, match=r"must end in .safetensors, got runs/tiny"):
+        load_model("runs/tiny")

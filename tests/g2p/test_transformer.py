@@ -247,3 +247,25 @@ def test_wrong_options_are_refused():
         TransformerG2P(2, dropout=1.0)
     with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
         make().pronounce(*encode_words(["a"]), max_len=0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (torch.ones(3, 3), TypeError, "mask must be boolean"),
+        (torch.ones(4, 4).bool(), ValueError, "mask must broadcast"),
+        (torch.ones(2, 2, 3, 3).bool(), ValueError, "mask must broadcast"),
+    ],
+)
+def test_an_encoders_mask_is_checked(mask, error, message):
+    model = TransformerG2P(2, d_model=4, num_layers=1, d_feedforward=4)
+    with pytest.raises(error, match=message):
+        model.pronounce(*encode_words(["cab", "a"]), mask)
+
+
+def test_an_encoders_mask_may_be_of_integers():
+    torch.manual_seed(0)
+    model = TransformerG2P(2, d_model=4, num_layers=1, d_feedforward=4).eval()
+    batch, twos = encode_words(["cab", "a"]), torch.full((3, 3), 2).tril()
+    one, other = (model.encode(*batch, mask).letters[0][0] for mask in (twos, twos.bool()))
+    assert torch.equal(one, other)
