@@ -50,9 +50,7 @@ class RecurrentG2P(nn.Module):
         d_model: features of the encoder's and the decoder's states.
         embedding_dim: features of a letter's and of a phoneme's embedding.
         bidirectional: whether the encoder reads the word in both directions.
-        encoder_layers: GRUs of the encoder, each reading the states of the one below.
-        dropout: probability of dropping embeddings, the states between the encoder's layers and
-            the decoder's output, in training.
+        dropout: probability of dropping embeddings and the decoder's output, in training.
 
     Raises:
         TypeError, ValueError: sizes that are not positive integers; dropout outside ``[0, 1)``; an
@@ -76,25 +74,16 @@ class RecurrentG2P(nn.Module):
         d_model: int = 256,
         embedding_dim: int = 64,
         bidirectional: bool = True,
-        encoder_layers: int = 1,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_positive(d_model=d_model, embedding_dim=embedding_dim, encoder_layers=encoder_layers)
+        check_positive(d_model=d_model, embedding_dim=embedding_dim)
         check_dropout(dropout)
         if not isinstance(attention, nn.Module | None):
             raise TypeError(f"attention must be a module, got {type(attention).__name__}")
-        self.directions = 2 if bidirectional else 1
-        encoder_dim = d_model * self.directions
+        encoder_dim = d_model * (2 if bidirectional else 1)
         self.letter_embedding = nn.Embedding(NUM_LETTERS, embedding_dim, padding_idx=PAD)
-        self.encoder = nn.GRU(
-            embedding_dim,
-            d_model,
-            num_layers=encoder_layers,
-            batch_first=True,
-            bidirectional=bidirectional,
-            dropout=dropout if encoder_layers > 1 else 0.0,  # torch warns of one it cannot use
-        )
+        self.encoder = nn.GRU(embedding_dim, d_model, batch_first=True, bidirectional=bidirectional)
         # Nothing reads the states when there is no attention.
         self.to_states = nn.Linear(encoder_dim, d_model) if attention is not None else nn.Identity()
         self.to_summary = nn.Linear(encoder_dim, d_model)
@@ -119,8 +108,7 @@ class RecurrentG2P(nn.Module):
         packed = nn.utils.rnn.pack_padded_sequence(
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        outputs, last = self.encoder(packed)
-        last = last[-self.directions :]  # of the top layer: (directions, B, d_model)
+        outputs, last = self.encoder(packed)  # last: (directions, B, d_model)
         states, _ = nn.utils.rnn.pad_packed_sequence(
             outputs, batch_first=True, total_length=letters.shape[1]
         )

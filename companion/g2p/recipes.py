@@ -57,14 +57,6 @@ RECIPES: Mapping[str, Recipe] = {
     "multi_head": Recipe(
         "Multi-head attention (Transformer, 4 heads)", 6, lambda: TransformerG2P(4, dropout=0.1)
     ),
-    # What the task allows below two million parameters: not comparable with the models above.
-    "scaled_dot_product_large": Recipe(
-        "Scaled dot-product attention, larger (GRU encoder of 2 layers)",
-        6,
-        lambda: RecurrentG2P(
-            ScaledDotProductAttention(), d_model=224, encoder_layers=2, dropout=0.4
-        ),
-    ),
 }
 
 

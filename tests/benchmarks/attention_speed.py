@@ -330,6 +330,23 @@ evaluation, the faster one counts.
 """
 
 
+WHY = """## Where is ours slower, and why?
+
+What follows is from profiles on one machine, an Intel Xeon with AMX and torch 2.13.
+
+- **With weights, short sequences, no mask, inference.** In evaluation, torch's module adds the
+  biases of the three projections, scales the queries and brings the heads to the front in one pass.
+  From Python each of these is a pass of its own: at length 64, copies that bring heads to the front
+  take a fifth of our time.
+- **With weights and a mask, bfloat16, from length 2048 on.** We add the mask to the scores, which
+  takes a third of the time there; torch's module adds it inside the product. Filling instead of
+  adding was tried: faster in inference at 2048, slower at 256 and in training.
+- **Without weights, bfloat16, over products alone.** The fused kernel is itself above the products
+  at these lengths: compare the column "over direct call". For training up to 384 positions we
+  therefore use products.
+"""
+
+
 def page(arguments: argparse.Namespace) -> str:
     load = os.getloadavg()[0]
     shared = (
@@ -359,6 +376,7 @@ def page(arguments: argparse.Namespace) -> str:
         for dtype, mode in itertools.product(DTYPES, MODES):
             chosen = [row for row in rows if (row.dtype, row.mode) == (dtype, mode)]
             parts.append(f"### {title}: {mode}, {dtype}\n\n{ratios(chosen, name, others)}\n")
+    parts.append(WHY)
     parts.append(
         "## Memory\n\nPeak memory of one step above the inputs, for 1, 8192, 256, 4 in float32, "
         "in copies of the scores (1.07 GB):\n"

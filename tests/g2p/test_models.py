@@ -30,9 +30,6 @@ MODELS = {
     "one-way": lambda **options: RecurrentG2P(
         AdditiveAttention(6, 6, 5), d_model=6, embedding_dim=4, bidirectional=False, **options
     ),
-    "deep": lambda **options: RecurrentG2P(
-        AdditiveAttention(6, 6, 5), d_model=6, embedding_dim=4, encoder_layers=2, **options
-    ),
     "own": lambda **options: RecurrentG2P(LooksAtFirst(), d_model=6, embedding_dim=4, **options),
 }
 each_model = pytest.mark.parametrize("kind", MODELS)
@@ -164,15 +161,14 @@ def test_attention_reads_every_letter_and_the_one_way_encoder_only_those_before(
         assert (cab != car).any(dim=1).tolist() == changed
 
 
-@pytest.mark.parametrize("kind", ["none", "deep"])
-def test_the_summary_is_the_last_letters_not_the_paddings(kind):
-    model = make(kind)
+def test_the_summary_is_the_last_letters_not_the_paddings():
+    model = make("none")
     together = model.encode(*encode_words(WORDS)).summary
     alone = torch.cat([model.encode(*encode_words([word])).summary for word in WORDS])
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["none", "additive", "one-way", "deep"])
+@pytest.mark.parametrize("kind", ["none", "additive", "one-way"])
 def test_every_parameter_is_trained(kind):
     model = make(kind)
     model(*encode_words(WORDS), encode_pronunciations(PHONEMES)).square().sum().backward()
@@ -204,29 +200,11 @@ def test_dropout_acts_on_letters_phonemes_and_the_decoders_output():
     assert not torch.equal(steps[0][0], steps[1][0])
 
 
-def test_the_summary_is_that_of_the_encoders_top_layer():
-    model = make("deep")
-    letters, lengths = encode_words(["attention"])
-    forward, backward = model.encoder(model.letter_embedding(letters))[0].chunk(2, dim=-1)
-    ends = torch.cat([forward[:, -1], backward[:, 0]], dim=-1)
-    torch.testing.assert_close(
-        model.encode(letters, lengths).summary, model.to_summary(ends).tanh()
-    )
-
-
-def test_dropout_acts_between_the_encoders_layers():
-    model, letters = make("deep", dropout=0.5), encode_words(WORDS)
-    model.train()
-    model.dropout.p = 0.0  # the model's own, on letters, phonemes and output
-    assert not torch.equal(model.encode(*letters).states, model.encode(*letters).states)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
         ({"embedding_dim": -1}, ValueError, "embedding_dim must be at least 1, got -1"),
-        ({"encoder_layers": 0}, ValueError, "encoder_layers must be at least 1, got 0"),
         ({"d_model": 2.5}, TypeError, "d_model must be an integer, got float"),
         ({"dropout": 1.0}, ValueError, r"dropout must be in \[0, 1\), got 1.0"),
     ],
