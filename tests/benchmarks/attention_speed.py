@@ -301,6 +301,28 @@ def ratios(rows: list[Row], name: str, others: dict[str, str]) -> str:
     )
 
 
+def overview(rows: list[Row]) -> str:
+    """The smallest and largest ratio of every table: what a reader wants to know first."""
+
+    def spread(name: str, start: str, dtype: str, mode: str) -> str:
+        found = [row.ratio(name, start) for row in rows if (row.dtype, row.mode) == (dtype, mode)]
+        return f"{min(found):.2f} to {max(found):.2f}"
+
+    kinds = list(itertools.product(DTYPES, MODES))
+    return table(
+        ["ours", *(f"{mode}, {dtype}" for dtype, mode in kinds)],
+        (
+            [title, *(spread(name, start, *kind) for kind in kinds)]
+            for title, name, start in (
+                ("without weights, over a direct call", "ours, no weights", "fused"),
+                ("without weights, over torch's module", "ours, no weights", "torch, no weights"),
+                ("with weights, over torch's module", "ours, weights", "torch, weights"),
+                ("with weights, over the textbook class", "ours, weights", "textbook"),
+            )
+        ),
+    )
+
+
 def machine() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
@@ -368,6 +390,9 @@ def page(arguments: argparse.Namespace) -> str:
         for shape, mask in itertools.product(shapes, MASKS):
             rows.append(attention_row(shape, mask, dtype, mode, arguments.seconds))
             print(rows[-1], {k: round(v, 2) for k, v in rows[-1].times.items()}, file=sys.stderr)
+    parts.append(
+        f"## In short\n\nThe smallest and the largest ratio of each table:\n\n{overview(rows)}\n"
+    )
     for title, name, others in (
         ("Without weights", "ours, no weights", WITHOUT),
         ("With the weights of every head", "ours, weights", WITH),
