@@ -188,7 +188,8 @@ def fused_attention(
     r"""Attend with scores :math:`s\, q_i^\top k_j`, in torch's fused kernel.
 
     Gives the output of :func:`attend` on these scores without holding scores or weights. It is
-    :func:`torch.nn.functional.scaled_dot_product_attention` with this package's conventions.
+    :func:`torch.nn.functional.scaled_dot_product_attention` with this package's conventions. As
+    there, a gradient of a gradient may not exist: for that, ask for the weights.
 
     One case goes another way, by measurement: on a CPU, the backward pass of the fused kernel is
     slow in 16 bits, 4 times slower than plain products at length 64, 1.5 times at 256, and no
