@@ -363,9 +363,9 @@ What follows is from profiles on one machine, an Intel Xeon with AMX and torch 2
 - **With weights and a mask, bfloat16, from length 2048 on.** We add the mask to the scores, which
   takes a third of the time there; torch's module adds it inside the product. Filling instead of
   adding was tried: faster in inference at 2048, slower at 256 and in training.
-- **Without weights, bfloat16, over products alone.** The fused kernel is itself above the products
-  at these lengths: compare the column "over direct call". For training up to 384 positions we
-  therefore use products.
+- **Without weights, bfloat16, over products alone.** Up to length 2048 the fused kernel is itself
+  above the products in most rows: compare the column "over direct call". For training up to 384
+  positions we therefore use products.
 """
 
 
