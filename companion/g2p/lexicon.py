@@ -10,8 +10,10 @@ from importlib import resources
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
+
+from companion.masks import padding_mask
 
 Pronunciation: TypeAlias = tuple[str, ...]
 Lexicon: TypeAlias = Mapping[str, tuple[Pronunciation, ...]]
@@ -150,23 +152,21 @@ def _check_word(word: object) -> None:
         raise TypeError(f"a word must be a string, got {type(word).__name__}")
 
 
-def check_batch(letters: Tensor, lengths: Tensor) -> None:
-    """Refuse lengths that do not belong to a padded batch of words, as ``encode_words`` makes it.
+def letter_mask(letters: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]) -> Bool[Tensor, "B 1 L"]:
+    """Hide the padding of a batch of words, as ``encode_words`` makes it: True at letters.
 
     Raises:
-        TypeError: lengths that are not integers.
-        ValueError: shapes other than ``(B, L)`` and ``(B,)``; a length outside 1 to ``L``.
+        TypeError, ValueError: lengths that do not fit the letters; a word of no letters.
     """
     if letters.ndim != 2 or lengths.shape != letters.shape[:1]:
         raise ValueError(
             "expected letters (B, L) and lengths (B,), "
             f"got {tuple(letters.shape)} and {tuple(lengths.shape)}"
         )
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths must be integers, got dtype {lengths.dtype}")
-    low, high = int(lengths.min()), int(lengths.max())
-    if low < 1 or high > letters.shape[1]:
-        raise ValueError(f"lengths must be from 1 to {letters.shape[1]}, got {low} to {high}")
+    mask = padding_mask(lengths, letters.shape[1])
+    if lengths.min() < 1:
+        raise ValueError("a word must have at least 1 letter, got a length of 0")
+    return mask
 
 
 def encode_words(words: Iterable[str]) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B"]]:

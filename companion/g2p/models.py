@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
 from companion.g2p.decoding import greedy
-from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, check_batch
-from companion.masks import padding_mask
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, letter_mask
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class RecurrentG2P(nn.Module):
         Raises:
             TypeError, ValueError: lengths that do not fit the letters.
         """
-        check_batch(letters, lengths)
+        mask = letter_mask(letters, lengths)
         embedded = self.dropout(self.letter_embedding(letters))
         packed = nn.utils.rnn.pack_padded_sequence(
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
@@ -114,7 +113,7 @@ class RecurrentG2P(nn.Module):
         )
         return Memory(
             states=self.to_states(states),
-            mask=padding_mask(lengths, letters.shape[1]),
+            mask=mask,
             summary=self.to_summary(last.transpose(0, 1).flatten(1)).tanh(),
         )
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
 from companion.g2p.decoding import greedy
-from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, check_batch
-from companion.masks import as_boolean_mask, padding_mask
+from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, letter_mask
+from companion.masks import as_boolean_mask
 from companion.multi_head import MultiHeadAttention
 from companion.positional import SinusoidalPositionalEncoding
 
@@ -214,8 +214,7 @@ class TransformerG2P(nn.Module):
     def _encode(
         self, letters: Tensor, lengths: Tensor, mask: Tensor | None = None, *, need_weights: bool
     ) -> tuple[Cache, list[Tensor]]:
-        check_batch(letters, lengths)
-        real, kept = padding_mask(lengths, letters.shape[1]), []
+        real, kept = letter_mask(letters, lengths), []
         if mask is not None:
             mask = as_boolean_mask(mask, (*letters.shape, letters.shape[1]))
         seen = real if mask is None else real & mask

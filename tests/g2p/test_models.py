@@ -218,9 +218,9 @@ def test_model_refuses_wrong_sizes(options, error, message):
     ("lengths", "error", "message"),
     [
         ([3], ValueError, r"letters \(B, L\) and lengths \(B,\), got \(2, 3\) and \(1,\)"),
-        ([3, 0], ValueError, "lengths must be from 1 to 3, got 0 to 3"),
-        ([3, 4], ValueError, "lengths must be from 1 to 3, got 3 to 4"),
-        ([3.0, 1.0], TypeError, "lengths must be integers"),
+        ([3, 0], ValueError, "a word must have at least 1 letter"),
+        ([3, 4], ValueError, "lengths must be at most max_len=3, got 4"),
+        ([3.0, 1.0], TypeError, "lengths must be an integer tensor"),
     ],
 )
 @pytest.mark.parametrize(
