@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from companion.additive import AdditiveAttention
 from companion.dot_product import DotProductAttention
@@ -17,11 +17,21 @@ G2PModel: TypeAlias = RecurrentG2P | TransformerG2P
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named model: how to build it, and where the book introduces it."""
+    """A named model: how to build and train it, and where the book introduces it.
+
+    Attributes:
+        label: what the scoreboard calls it.
+        chapter: the number of the chapter that introduces it.
+        build: makes the model, with random weights.
+        teachers: named models; it learns what they expect, in place of the dictionary's phonemes.
+        options: arguments of ``training_steps``, the training loop, that are not its defaults.
+    """
 
     label: str
     chapter: int
     build: Callable[[], G2PModel]
+    teachers: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Where the attention has fewer parameters, wider states make up for it: all have about 1.3 million.

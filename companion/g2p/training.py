@@ -2,51 +2,55 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import pickle
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from companion.attention import check_positive
+from companion.g2p.distillation import Pair, expectations
 from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import (
     PAD,
     Lexicon,
-    Pronunciation,
     encode_pronunciations,
     encode_words,
     load_lexicon,
     select_split,
 )
 from companion.g2p.metrics import error_rates
-from companion.g2p.model_files import replace_file, save_model
+from companion.g2p.model_files import load_model, replace_file, save_model
 from companion.g2p.recipes import G2PModel, recipe
 
 WARMUP_STEPS = 500
 
 
-def training_pairs(lexicon: Lexicon) -> list[tuple[str, Pronunciation]]:
+def training_pairs(lexicon: Lexicon) -> list[Pair]:
     """List every (word, pronunciation) of the training split, in alphabetical order."""
     return [(word, p) for word, ps in select_split(lexicon, "train").items() for p in ps]
 
 
 def training_steps(
     model: G2PModel,
-    pairs: list[tuple[str, Pronunciation]],
+    pairs: list[Pair],
     *,
     steps: int,
     seed: int = 0,
     batch_size: int = 128,
     learning_rate: float = 2e-3,
     label_smoothing: float = 0.1,
+    targets: Mapping[Pair, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
     state: dict[str, Any] | None = None,
 ) -> Iterator[float]:
     """Train a model in place, yielding the loss of each step.
@@ -63,11 +67,16 @@ def training_steps(
         batch_size: pairs a step.
         learning_rate: the largest learning rate.
         label_smoothing: share of the target probability spread over all phonemes.
+        targets: for each pair, the probabilities ``(phonemes + 1, num_phonemes)`` to learn in place
+            of the dictionary's phonemes and END, as
+            :func:`~companion.g2p.distillation.expectations` makes them. They are not smoothed.
+        dtype: of the arithmetic; by default the model's. With ``torch.bfloat16`` each step works on
+            a rounded copy of the weights: faster where the processor has such products.
         state: a dictionary that is kept up to date with what is needed to resume (``step``,
             ``optimizer``, ``rng``); pass it back to go on where a run stopped.
 
     Yields:
-        The smoothed cross-entropy of each batch, in nats a phoneme.
+        The (smoothed) cross-entropy of each batch, in nats a phoneme.
 
     Raises:
         TypeError, ValueError: sizes that are not positive integers; no pairs.
@@ -85,15 +94,21 @@ def training_steps(
     else:
         torch.manual_seed(seed)
     model.train()
+    # The optimizer keeps the model as it is: in 16 bits, small changes would be rounded away.
+    worker = model if dtype is None else copy.deepcopy(model).to(dtype)
     first = state.get("step", 0)
     batches = _batches(pairs, batch_size, seed, first)
     try:
         for step, batch in zip(range(first, steps), batches, strict=False):
             warmup = min(1.0, (step + 1) / min(WARMUP_STEPS, steps))
             optimizer.param_groups[0]["lr"] = learning_rate * warmup * (1 - step / steps)
-            loss = _loss(model, batch, label_smoothing)
-            optimizer.zero_grad()
+            if worker is not model:
+                worker.load_state_dict(model.state_dict())
+            worker.zero_grad()
+            loss = _loss(worker, batch, label_smoothing, targets)
             loss.backward()  # type: ignore[no-untyped-call]
+            for ours, theirs in zip(model.parameters(), worker.parameters(), strict=True):
+                ours.grad = None if theirs.grad is None else theirs.grad.to(ours.dtype)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             state.update(step=step + 1, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
@@ -103,11 +118,19 @@ def training_steps(
 
 
 def _loss(
-    model: G2PModel, batch: list[tuple[str, Pronunciation]], label_smoothing: float
+    model: G2PModel,
+    batch: list[Pair],
+    label_smoothing: float,
+    targets: Mapping[Pair, Tensor] | None,
 ) -> Tensor:
     letters, lengths = encode_words(word for word, _ in batch)
     phonemes = encode_pronunciations(p for _, p in batch)
     logits = model(letters, lengths, phonemes)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if targets is not None:
+        target = pad_sequence([targets[pair] for pair in batch], batch_first=True).to(logits)
+        loss: Tensor = -(target * logits.log_softmax(dim=-1)).sum() / target.sum()
+        return loss
     return F.cross_entropy(
         logits.flatten(0, 1),
         phonemes[:, 1:].flatten(),
@@ -116,9 +139,7 @@ def _loss(
     )
 
 
-def _batches(
-    pairs: list[tuple[str, Pronunciation]], batch_size: int, seed: int, first: int
-) -> Iterator[list[tuple[str, Pronunciation]]]:
+def _batches(pairs: list[Pair], batch_size: int, seed: int, first: int) -> Iterator[list[Pair]]:
     """Yield batches of words of similar length for ever, from batch number ``first`` on."""
     per_epoch = -(-len(pairs) // batch_size)
     for epoch in itertools.count(first // per_epoch):
@@ -149,7 +170,7 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
 
     Raises:
         ValueError: an unknown name; a run to resume that had another seed or number of steps.
-        FileNotFoundError: nothing to resume.
+        FileNotFoundError: nothing to resume; no checkpoint of a model to learn from.
         KeyboardInterrupt: after the files are written.
     """
     check_positive(steps=steps)
@@ -157,6 +178,9 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     folder.mkdir(parents=True, exist_ok=True)  # fail now rather than after training
     torch.manual_seed(seed)
     model = chosen.build()
+    targets = None
+    if chosen.teachers:
+        targets = expectations([load_model(teacher) for teacher in chosen.teachers], pairs)
     run: dict[str, Any] = {"steps": steps, "seed": seed, "minutes": 0.0, "training": {}}
     if resume:
         run = _read_state(folder / f"{name}.state.pt", model, steps, seed)
@@ -176,7 +200,10 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
         }
         return save_model(model, folder / f"{name}.safetensors", facts)
 
-    training = training_steps(model, pairs, steps=steps, seed=seed, state=run["training"])
+    training = training_steps(
+        model, pairs, steps=steps, seed=seed, state=run["training"], targets=targets,
+        **chosen.options,
+    )  # fmt: skip
     done = run["training"].get("step", 0)
     with tqdm(total=steps, initial=done, desc=name, unit="step", mininterval=1.0) as bar:
         try:

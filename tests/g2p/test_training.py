@@ -82,10 +82,13 @@ def test_a_seed_fixes_the_run():
     assert not same_weights(models[0].state_dict(), models[2].state_dict())
 
 
-def test_training_teaches():
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_training_teaches(dtype):
     torch.manual_seed(0)
     model = RecurrentG2P(AdditiveAttention(16, 16, 8), d_model=16, embedding_dim=8)
-    losses = losses_of(model, steps=120, batch_size=5, learning_rate=0.02, label_smoothing=0.0)
+    losses = losses_of(
+        model, steps=120, batch_size=5, learning_rate=0.02, label_smoothing=0.0, dtype=dtype
+    )
     assert losses[0] > 3
     assert losses[-1] < 0.5
     words = {"cab": "K AE B", "bad": "B AE D", "dad": "D AE D"}
@@ -100,6 +103,29 @@ def test_the_loss_is_that_of_guessing_at_first_and_leaves_padding_out():
         model.to_logits.bias[0] = -1000  # padding, which the model never has to write
     (loss,) = losses_of(model, steps=1, batch_size=5, label_smoothing=0.0)
     assert loss == pytest.approx(math.log(41), abs=1e-4)
+
+
+def test_arithmetic_in_16_bits_leaves_the_weights_as_they_are():
+    """A change of a millionth of a weight would be lost if the weights themselves had 16 bits."""
+    model, half = tiny(), tiny()
+    exact = losses_of(model, learning_rate=1e-6)
+    assert losses_of(half, learning_rate=1e-6, dtype=torch.bfloat16) == pytest.approx(
+        exact, rel=0.1
+    )
+    moved = [
+        (after - before).abs().max() > 0
+        for before, after in zip(tiny().parameters(), half.parameters(), strict=True)
+    ]
+    assert all(moved)
+    assert {p.dtype for p in half.parameters()} == {torch.float32}
+    assert not half.training
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_model_in_double_precision_stays_so(dtype):
+    model = tiny().double()
+    losses_of(model, dtype=dtype)
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
 def test_the_learning_rate_rises_and_falls_to_0(monkeypatch):
@@ -119,13 +145,14 @@ def test_gradients_are_clipped():
     assert norm == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 @pytest.mark.parametrize("stop", [1, 3, 4])  # an epoch has 3 batches
-def test_a_stopped_run_goes_on_exactly(stop):
+def test_a_stopped_run_goes_on_exactly(stop, dtype):
     whole, state = tiny(), {}
-    expected = losses_of(whole)
+    expected = losses_of(whole, dtype=dtype)
 
     stopped = tiny()
-    run = training_steps(stopped, PAIRS, steps=6, batch_size=2, state=state)
+    run = training_steps(stopped, PAIRS, steps=6, batch_size=2, dtype=dtype, state=state)
     before = [next(run) for _ in range(stop)]
     weights, state = copy.deepcopy(stopped.state_dict()), copy.deepcopy(state)
     assert state["step"] == stop
@@ -134,7 +161,7 @@ def test_a_stopped_run_goes_on_exactly(stop):
     torch.manual_seed(999)
     resumed = tiny(seed=5)
     resumed.load_state_dict(weights)
-    after = losses_of(resumed, state=state)
+    after = losses_of(resumed, dtype=dtype, state=state)
     assert before + after == expected
     assert same_weights(resumed.state_dict(), whole.state_dict())
 
@@ -152,9 +179,17 @@ def test_an_epoch_shows_every_pair_once():
     assert len(seen) == len(set(seen)) == len(PAIRS)
 
 
-def test_the_model_trains_in_training_mode_and_ends_ready():
-    model = tiny().eval()
-    modes = [model.training for _ in training_steps(model, PAIRS, steps=2, batch_size=2)]
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_the_model_trains_in_training_mode_and_ends_ready(dtype):
+    modes = []
+
+    class Watched(RecurrentG2P):
+        def forward(self, letters, lengths, phonemes):
+            modes.append(self.training)
+            return super().forward(letters, lengths, phonemes)
+
+    model = Watched(d_model=4, embedding_dim=3).eval()
+    losses_of(model, steps=2, dtype=dtype)
     assert modes == [True, True]
     assert not model.training
 

@@ -1,0 +1,64 @@
+"""Learning from trained models: what they expect, as targets in place of the dictionary's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from companion.attention import check_positive
+from companion.g2p.lexicon import Pronunciation, encode_pronunciations, encode_words
+from companion.g2p.recipes import G2PModel
+
+Pair: TypeAlias = tuple[str, Pronunciation]
+
+
+@torch.no_grad()
+def expectations(
+    teachers: Sequence[G2PModel], pairs: Iterable[Pair], *, batch_size: int = 512
+) -> dict[Pair, Tensor]:
+    r"""Ask trained models what follows each phoneme of known pronunciations, and average.
+
+    .. math:: p_i = \frac{1}{n} \sum_{m=1}^{n} p^{(m)}(y_i \mid y_1 \dots y_{i-1}, \text{letters})
+
+    A model that learns these probabilities rather than the one right phoneme learns from all
+    teachers what else is likely, and at which phonemes they doubt the dictionary.
+
+    Args:
+        teachers: trained models, in eval mode.
+        pairs: words with their pronunciations.
+        batch_size: pairs at a time.
+
+    Returns:
+        For each pair ``(phonemes + 1, num_phonemes)``: probabilities of each phoneme, then of END,
+        after the true ones before it. In half precision: 120,000 pairs take 0.1 GB.
+
+    Raises:
+        ValueError: no teachers.
+        TypeError, ValueError: ``batch_size`` is not a positive integer.
+
+    Source: Hinton, Vinyals and Dean 2015; for this task, Sun et al. 2019. Chapter: 6.
+
+    >>> from companion.g2p.model_files import load_model
+    >>> pair = ("cab", ("K", "AE", "B"))
+    >>> expected = expectations([load_model("additive"), load_model("multi_head")], [pair])[pair]
+    >>> expected.shape, bool(expected[0].max() > 0.9)  # the K is hardly in doubt
+    (torch.Size([4, 42]), True)
+    """
+    check_positive(batch_size=batch_size)
+    if not teachers:
+        raise ValueError("expected at least one model to learn from, got none")
+    ordered = sorted(set(pairs), key=lambda pair: (len(pair[1]), len(pair[0]), pair))
+    expected: dict[Pair, Tensor] = {}
+    for start in tqdm(range(0, len(ordered), batch_size), desc="teachers", mininterval=1.0):
+        batch = ordered[start : start + batch_size]
+        letters, lengths = encode_words(word for word, _ in batch)
+        phonemes = encode_pronunciations(pronunciation for _, pronunciation in batch)
+        answers = [model(letters, lengths, phonemes).softmax(dim=-1) for model in teachers]
+        mean = torch.stack(answers).mean(dim=0).half()
+        for pair, row in zip(batch, mean, strict=True):
+            expected[pair] = row[: len(pair[1]) + 1].clone()  # a view would keep the whole batch
+    return expected

@@ -1,0 +1,109 @@
+"""What a model learns from others: their mean probabilities, and nothing of the padding."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from companion.g2p import model_files, recipes, training
+from companion.g2p.distillation import expectations
+from companion.g2p.lexicon import encode_pronunciations, encode_words
+from companion.g2p.model_files import save_model
+from companion.g2p.models import RecurrentG2P
+from companion.g2p.recipes import Recipe
+from companion.g2p.training import train, training_steps
+
+PAIRS = [
+    ("cab", ("K", "AE", "B")),
+    ("a", ("AH",)),
+    ("a", ("EY",)),
+    ("bad", ("B", "AE", "D")),
+]
+
+
+def build():
+    return RecurrentG2P(d_model=4, embedding_dim=3)
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    return build().eval()
+
+
+def one_hot(pairs):
+    """Targets that say what the dictionary says."""
+    rows = {pair: encode_pronunciations([pair[1]])[0, 1:] for pair in pairs}
+    return {pair: F.one_hot(row, 42).float() for pair, row in rows.items()}
+
+
+def test_expectations_are_the_mean_of_the_teachers_probabilities():
+    teachers = [tiny(1), tiny(2)]
+    expected = expectations(teachers, PAIRS)
+    assert set(expected) == set(PAIRS)
+    for pair, rows in expected.items():
+        letters, lengths = encode_words([pair[0]])
+        phonemes = encode_pronunciations([pair[1]])
+        one, two = (teacher(letters, lengths, phonemes)[0].softmax(-1) for teacher in teachers)
+        assert rows.shape == (len(pair[1]) + 1, 42)
+        torch.testing.assert_close(rows.float(), (one + two) / 2, atol=1e-3, rtol=0)
+
+
+def test_expectations_do_not_depend_on_the_batch():
+    together, apart = (expectations([tiny()], PAIRS, batch_size=size) for size in (4, 1))
+    for pair in PAIRS:
+        torch.testing.assert_close(together[pair], apart[pair], atol=1e-3, rtol=0)
+
+
+def test_expectations_hold_no_more_memory_than_they_need():
+    (rows,) = expectations([tiny()], PAIRS[:1]).values()
+    assert rows.untyped_storage().nbytes() == 2 * rows.numel()
+
+
+def test_expectations_need_a_teacher_and_a_batch():
+    with pytest.raises(ValueError, match="at least one model"):
+        expectations([], PAIRS)
+    with pytest.raises(ValueError, match="batch_size"):
+        expectations([tiny()], PAIRS, batch_size=0)
+
+
+def test_sure_teachers_who_agree_with_the_dictionary_teach_what_it_does():
+    by_teacher, by_dictionary = tiny(), tiny()
+    options = {"steps": 5, "batch_size": 3, "label_smoothing": 0.0}
+    learned = list(training_steps(by_teacher, PAIRS, targets=one_hot(PAIRS), **options))
+    assert learned == pytest.approx(list(training_steps(by_dictionary, PAIRS, **options)))
+
+
+def test_a_student_comes_to_expect_what_its_teacher_does():
+    teacher, student = tiny(1), tiny(2)
+    targets = expectations([teacher], PAIRS)
+    before = far_apart(teacher, student)
+    for _ in training_steps(student, PAIRS, steps=300, learning_rate=0.03, targets=targets):
+        pass
+    assert far_apart(teacher, student) < before / 5
+
+
+def far_apart(one, other):
+    answers = [expectations([model], PAIRS) for model in (one, other)]
+    return max(float((answers[0][p] - answers[1][p]).abs().max()) for p in PAIRS)
+
+
+def test_a_recipe_names_the_teachers(monkeypatch, tmp_path):
+    """The student of a teacher that expects END at once expects it too."""
+    teacher = tiny()
+    with torch.no_grad():
+        teacher.to_logits.weight.zero_()
+        teacher.to_logits.bias.copy_(torch.tensor([0.0, 0.0, 9.0] + 39 * [0.0]))
+    lexicon = {"cab": PAIRS[0][1:], "a": (("AH",), ("EY",)), "abducted": PAIRS[0][1:]}
+    monkeypatch.setattr(training, "load_lexicon", lambda: lexicon)
+    monkeypatch.setattr(model_files, "CHECKPOINTS", tmp_path)
+    monkeypatch.setitem(recipes.RECIPES, "teacher", Recipe("Teacher", 1, build))
+    options = {"learning_rate": 0.2, "dtype": torch.bfloat16}
+    student = Recipe("Student", 1, build, teachers=("teacher",), options=options)
+    monkeypatch.setitem(recipes.RECIPES, "student", student)
+
+    with pytest.raises(FileNotFoundError, match=r"teacher\.safetensors"):
+        train("student", steps=40, seed=0, folder=tmp_path / "runs")
+    facts = {"name": "teacher", "command": "", "seed": 0, "steps": 1, "wall_minutes": 0.0}
+    save_model(teacher, tmp_path / "teacher.safetensors", facts)
+    path = train("student", steps=40, seed=0, folder=tmp_path / "runs")
+    phonemes, _ = model_files.load_model(path).pronounce(*encode_words(["cab", "a"]))
+    assert phonemes.tolist() == [[2], [2]]
