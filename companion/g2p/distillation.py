@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -18,7 +18,11 @@ Pair: TypeAlias = tuple[str, Pronunciation]
 
 @torch.no_grad()
 def expectations(
-    teachers: Sequence[G2PModel], pairs: Iterable[Pair], *, batch_size: int = 512
+    teachers: Sequence[G2PModel],
+    pairs: Iterable[Pair],
+    *,
+    batch_size: int = 512,
+    progress: bool = False,
 ) -> dict[Pair, Tensor]:
     r"""Ask trained models what follows each phoneme of known pronunciations, and average.
 
@@ -31,6 +35,7 @@ def expectations(
         teachers: trained models, in eval mode.
         pairs: words with their pronunciations.
         batch_size: pairs at a time.
+        progress: whether to show a progress bar.
 
     Returns:
         For each pair ``(phonemes + 1, num_phonemes)``: probabilities of each phoneme, then of END,
@@ -53,7 +58,8 @@ def expectations(
         raise ValueError("expected at least one model to learn from, got none")
     ordered = sorted(set(pairs), key=lambda pair: (len(pair[1]), len(pair[0]), pair))
     expected: dict[Pair, Tensor] = {}
-    for start in tqdm(range(0, len(ordered), batch_size), desc="teachers", mininterval=1.0):
+    starts = range(0, len(ordered), batch_size)
+    for start in tqdm(starts, desc="teachers", mininterval=1.0, disable=not progress):
         batch = ordered[start : start + batch_size]
         letters, lengths = encode_words(word for word, _ in batch)
         phonemes = encode_pronunciations(pronunciation for _, pronunciation in batch)
@@ -62,3 +68,34 @@ def expectations(
         for pair, row in zip(batch, mean, strict=True):
             expected[pair] = row[: len(pair[1]) + 1].clone()  # a view would keep the whole batch
     return expected
+
+
+def greedy_word_error_rate(expected: Mapping[Pair, Tensor]) -> float:
+    """Count the words that greedy decoding gets wrong, from what is expected after true phonemes.
+
+    Greedy decoding writes a pronunciation if and only if, after each of its phonemes, the next one
+    (at last END) is the likeliest. So nothing has to be written, and it works for a mean of models.
+
+    Args:
+        expected: from :func:`expectations`, with every listed pronunciation of each word.
+
+    Returns:
+        The share of words of which no listed pronunciation would be written.
+
+    Raises:
+        ValueError: no words.
+
+    Chapter: 6.
+
+    >>> sure = torch.eye(42)[encode_pronunciations([("AH",)])[0, 1:]]  # AH, then END
+    >>> greedy_word_error_rate({("a", ("AH",)): sure, ("a", ("EY",)): sure, ("I", ("AY",)): sure})
+    0.5
+    """
+    if not expected:
+        raise ValueError("expected at least one word, got none")
+    right = {
+        word
+        for (word, pronunciation), rows in expected.items()
+        if rows.argmax(dim=-1).tolist() == encode_pronunciations([pronunciation])[0, 1:].tolist()
+    }
+    return 1 - len(right) / len({word for word, _ in expected})

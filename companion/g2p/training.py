@@ -30,7 +30,7 @@ from companion.g2p.lexicon import (
 )
 from companion.g2p.metrics import error_rates
 from companion.g2p.model_files import load_model, replace_file, save_model
-from companion.g2p.recipes import G2PModel, recipe
+from companion.g2p.recipes import G2PModel, Recipe, recipe
 
 WARMUP_STEPS = 500
 
@@ -178,13 +178,11 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     folder.mkdir(parents=True, exist_ok=True)  # fail now rather than after training
     torch.manual_seed(seed)
     model = chosen.build()
-    targets = None
-    if chosen.teachers:
-        targets = expectations([load_model(teacher) for teacher in chosen.teachers], pairs)
     run: dict[str, Any] = {"steps": steps, "seed": seed, "minutes": 0.0, "training": {}}
     if resume:
         run = _read_state(folder / f"{name}.state.pt", model, steps, seed)
     started = time.monotonic() - 60 * run["minutes"]
+    targets = _targets(chosen, pairs)
     valid = dict(list(select_split(load_lexicon(), "valid").items())[::6])
 
     def save() -> Path:
@@ -219,6 +217,12 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
             save()
             raise
     return save()
+
+
+def _targets(chosen: Recipe, pairs: list[Pair]) -> dict[Pair, Tensor] | None:
+    if not chosen.teachers:
+        return None
+    return expectations([load_model(name) for name in chosen.teachers], pairs, progress=True)
 
 
 def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str, Any]:

@@ -5,9 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from companion.g2p import model_files, recipes, training
-from companion.g2p.distillation import expectations
-from companion.g2p.lexicon import encode_pronunciations, encode_words
-from companion.g2p.model_files import save_model
+from companion.g2p.distillation import expectations, greedy_word_error_rate
+from companion.g2p.evaluation import predict
+from companion.g2p.lexicon import (
+    encode_pronunciations,
+    encode_words,
+    load_lexicon,
+    select_split,
+)
+from companion.g2p.metrics import error_rates
+from companion.g2p.model_files import load_model, save_model
 from companion.g2p.models import RecurrentG2P
 from companion.g2p.recipes import Recipe
 from companion.g2p.training import train, training_steps
@@ -63,6 +70,21 @@ def test_expectations_need_a_teacher_and_a_batch():
         expectations([], PAIRS)
     with pytest.raises(ValueError, match="batch_size"):
         expectations([tiny()], PAIRS, batch_size=0)
+
+
+@pytest.mark.parametrize("name", ["recurrent", "multi_head"])
+def test_the_word_error_rate_is_that_of_greedy_decoding(name):
+    words = dict(list(select_split(load_lexicon(), "valid").items())[::25])
+    pairs = [(word, p) for word, pronunciations in words.items() for p in pronunciations]
+    model = load_model(name)
+    counted = greedy_word_error_rate(expectations([model], pairs))
+    assert counted == pytest.approx(error_rates(predict(model, words), words).word_error_rate)
+    assert 0.1 < counted < 0.5
+
+
+def test_a_word_error_rate_needs_words():
+    with pytest.raises(ValueError, match="at least one word"):
+        greedy_word_error_rate({})
 
 
 def test_sure_teachers_who_agree_with_the_dictionary_teach_what_it_does():
