@@ -1,4 +1,4 @@
-"""Learning from trained models: what they expect, as targets in place of the dictionary's."""
+"""Learning from trained models: what they expect, and how they pronounce further words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from companion.attention import check_positive
-from companion.g2p.lexicon import Pronunciation, encode_pronunciations, encode_words
+from companion.g2p.decoding import Step, greedy
+from companion.g2p.lexicon import (
+    END,
+    Pronunciation,
+    check_words,
+    decode_phonemes,
+    encode_pronunciations,
+    encode_words,
+)
 from companion.g2p.recipes import G2PModel
 
 Pair: TypeAlias = tuple[str, Pronunciation]
@@ -54,8 +62,7 @@ def expectations(
     (torch.Size([4, 42]), True)
     """
     check_positive(batch_size=batch_size)
-    if not teachers:
-        raise ValueError("expected at least one model to learn from, got none")
+    _check_teachers(teachers)
     ordered = sorted(set(pairs), key=lambda pair: (len(pair[1]), len(pair[0]), pair))
     expected: dict[Pair, Tensor] = {}
     starts = range(0, len(ordered), batch_size)
@@ -68,6 +75,69 @@ def expectations(
         for pair, row in zip(batch, mean, strict=True):
             expected[pair] = row[: len(pair[1]) + 1].clone()  # a view would keep the whole batch
     return expected
+
+
+@torch.no_grad()
+def pronounce_together(
+    teachers: Sequence[G2PModel],
+    words: Iterable[str],
+    *,
+    batch_size: int = 1024,
+    progress: bool = False,
+) -> list[Pair]:
+    """Pronounce words with several trained models at once: greedily, by their mean probabilities.
+
+    After each phoneme, every model says what it expects next, and all go on with the phoneme that
+    is likeliest in the mean.
+
+    Args:
+        teachers: trained models, in eval mode.
+        words: to pronounce.
+        batch_size: words at a time.
+        progress: whether to show a progress bar.
+
+    Returns:
+        ``(word, pronunciation)`` pairs, the shortest words first. Words that the models do not
+        finish within 25 phonemes, or finish before the first, are left out.
+
+    Raises:
+        ValueError: no teachers; no words; a word that cannot be read.
+        TypeError, ValueError: ``batch_size`` is not a positive integer.
+
+    Chapter: 6.
+
+    >>> from companion.g2p.model_files import load_model
+    >>> pronounce_together([load_model("additive"), load_model("multi_head")], ["attentionally"])
+    [('attentionally', ('AH', 'T', 'EH', 'N', 'SH', 'AH', 'N', 'AH', 'L', 'IY'))]
+    """
+    check_positive(batch_size=batch_size)
+    _check_teachers(teachers)
+    ordered = sorted(check_words(words), key=len)
+    pairs: list[Pair] = []
+    starts = range(0, len(ordered), batch_size)
+    for start in tqdm(starts, desc="unlabelled", mininterval=1.0, disable=not progress):
+        batch = ordered[start : start + batch_size]
+        letters, lengths = encode_words(batch)
+        together = _mean_of([model.writer(letters, lengths) for model in teachers])
+        phonemes, _ = greedy(together, lengths, max_len=26)
+        for word, row in zip(batch, phonemes.tolist(), strict=True):
+            pronunciation = decode_phonemes(row)
+            if END in row and pronunciation:
+                pairs.append((word, pronunciation))
+    return pairs
+
+
+def _mean_of(writers: Sequence[Step]) -> Step:
+    def step(previous: Tensor) -> tuple[Tensor, None]:
+        answers = [write(previous)[0].softmax(dim=-1) for write in writers]
+        return torch.stack(answers).mean(dim=0).log(), None
+
+    return step
+
+
+def _check_teachers(teachers: Sequence[G2PModel]) -> None:
+    if not teachers:
+        raise ValueError("expected at least one model to learn from, got none")
 
 
 def greedy_word_error_rate(expected: Mapping[Pair, Tensor]) -> float:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
-from companion.g2p.decoding import greedy
+from companion.g2p.decoding import Step, greedy
 from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, letter_mask
 
 
@@ -159,6 +159,27 @@ class RecurrentG2P(nn.Module):
             steps.append(logits)
         return torch.stack(steps, dim=1)
 
+    def writer(self, letters: Int[Tensor, "B L"], lengths: Int[Tensor, "B"]) -> Step:
+        """Read a batch of words, to write their phonemes one after the other.
+
+        Args:
+            letters: ``(B, L)`` letter indices, padded with 0.
+            lengths: ``(B,)``.
+
+        Returns:
+            A function that takes the phonemes just written ``(B,)``, at first START, and returns
+            the logits of the next ones and where the model looked, or None.
+        """
+        memory = self.encode(letters, lengths)
+        state = memory.summary
+
+        def step(previous: Tensor) -> tuple[Tensor, Tensor | None]:
+            nonlocal state
+            logits, state, weights = self.step(previous, state, memory)
+            return logits, weights
+
+        return step
+
     @torch.no_grad()
     def pronounce(
         self, letters: Int[Tensor, "B L"], lengths: Int[Tensor, "B"], *, max_len: int = 40
@@ -174,12 +195,4 @@ class RecurrentG2P(nn.Module):
             ``(phonemes, weights)``: ``(B, T)`` indices with END, then padding; and the attention
             ``(B, T, L)`` with which each was written, or None without attention.
         """
-        memory = self.encode(letters, lengths)
-        state = memory.summary
-
-        def step(previous: Tensor) -> tuple[Tensor, Tensor | None]:
-            nonlocal state
-            logits, state, weights = self.step(previous, state, memory)
-            return logits, weights
-
-        return greedy(step, lengths, max_len)
+        return greedy(self.writer(letters, lengths), lengths, max_len)

@@ -23,7 +23,8 @@ class Recipe:
         label: what the scoreboard calls it.
         chapter: the number of the chapter that introduces it.
         build: makes the model, with random weights.
-        teachers: named models; it learns what they expect, in place of the dictionary's phonemes.
+        teachers: named models; it learns what they expect in place of the dictionary's phonemes,
+            for the words of the training split and for words that have no pronunciation there.
         options: arguments of ``training_steps``, the training loop, that are not its defaults.
     """
 

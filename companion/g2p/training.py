@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from companion.attention import check_positive
-from companion.g2p.distillation import Pair, expectations
+from companion.g2p.distillation import Pair, expectations, pronounce_together
 from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import (
     PAD,
@@ -31,6 +31,7 @@ from companion.g2p.lexicon import (
 from companion.g2p.metrics import error_rates
 from companion.g2p.model_files import load_model, replace_file, save_model
 from companion.g2p.recipes import G2PModel, Recipe, recipe
+from companion.g2p.unlabelled import unlabelled_words
 
 WARMUP_STEPS = 500
 
@@ -171,10 +172,11 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     Raises:
         ValueError: an unknown name; a run to resume that had another seed or number of steps.
         FileNotFoundError: nothing to resume; no checkpoint of a model to learn from.
+        ModuleNotFoundError: for a model with teachers, a package that lists words is missing.
         KeyboardInterrupt: after the files are written.
     """
     check_positive(steps=steps)
-    chosen, pairs = recipe(name), training_pairs(load_lexicon())
+    chosen, lexicon = recipe(name), load_lexicon()
     folder.mkdir(parents=True, exist_ok=True)  # fail now rather than after training
     torch.manual_seed(seed)
     model = chosen.build()
@@ -182,8 +184,8 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     if resume:
         run = _read_state(folder / f"{name}.state.pt", model, steps, seed)
     started = time.monotonic() - 60 * run["minutes"]
-    targets = _targets(chosen, pairs)
-    valid = dict(list(select_split(load_lexicon(), "valid").items())[::6])
+    pairs, targets = _lessons(chosen, lexicon)
+    valid = dict(list(select_split(lexicon, "valid").items())[::6])
 
     def save() -> Path:
         run["minutes"] = (time.monotonic() - started) / 60
@@ -219,10 +221,14 @@ def train(name: str, *, steps: int, seed: int, folder: Path, resume: bool = Fals
     return save()
 
 
-def _targets(chosen: Recipe, pairs: list[Pair]) -> dict[Pair, Tensor] | None:
+def _lessons(chosen: Recipe, lexicon: Lexicon) -> tuple[list[Pair], dict[Pair, Tensor] | None]:
+    """List what to learn, and from teachers also what they expect, there and in further words."""
+    pairs = training_pairs(lexicon)
     if not chosen.teachers:
-        return None
-    return expectations([load_model(name) for name in chosen.teachers], pairs, progress=True)
+        return pairs, None
+    teachers = [load_model(name) for name in chosen.teachers]
+    pairs += pronounce_together(teachers, unlabelled_words(lexicon), progress=True)
+    return pairs, expectations(teachers, pairs, progress=True)
 
 
 def _read_state(path: Path, model: G2PModel, steps: int, seed: int) -> dict[str, Any]:

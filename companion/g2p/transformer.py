@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.attention import check_dropout, check_positive
-from companion.g2p.decoding import greedy
+from companion.g2p.decoding import Step, greedy
 from companion.g2p.lexicon import NUM_LETTERS, NUM_PHONEMES, PAD, letter_mask
 from companion.masks import as_boolean_mask
 from companion.multi_head import MultiHeadAttention
@@ -269,6 +269,35 @@ class TransformerG2P(nn.Module):
         """
         return self.decode(phonemes[:, :-1], self.encode(letters, lengths))[0]
 
+    def writer(
+        self,
+        letters: Int[Tensor, "B L"],
+        lengths: Int[Tensor, "B"],
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Step:
+        """Read a batch of words, to write their phonemes one after the other.
+
+        Each step computes the new phoneme alone; the keys and values of the others are kept.
+
+        Args:
+            letters: ``(B, L)`` letter indices, padded with 0.
+            lengths: ``(B,)``.
+            mask: as in :meth:`encode`.
+
+        Returns:
+            A function that takes the phonemes just written ``(B,)``, at first START, and returns
+            the logits of the next ones and ``(B, L)``, the attention to the letters, averaged over
+            layers and heads.
+        """
+        cache = self.encode(letters, lengths, mask)
+
+        def step(previous: Tensor) -> tuple[Tensor, Tensor]:
+            logits, weights = self.decode(previous[:, None], cache, need_weights=True)
+            cross = torch.stack([w for _, w in weights if w is not None])  # (layers, B, H, 1, L)
+            return logits[:, 0], cross.mean(dim=(0, 2)).squeeze(1)
+
+        return step
+
     @torch.no_grad()
     def pronounce(
         self,
@@ -280,8 +309,6 @@ class TransformerG2P(nn.Module):
     ) -> tuple[Int[Tensor, "B T"], Float[Tensor, "B T L"]]:
         """Write the most likely next phoneme again and again, until END (greedy decoding).
 
-        Each step computes the new phoneme alone; the keys and values of the others are kept.
-
         Args:
             letters: ``(B, L)`` letter indices, padded with 0.
             lengths: ``(B,)``.
@@ -292,14 +319,7 @@ class TransformerG2P(nn.Module):
             ``(phonemes, weights)``: ``(B, T)`` indices with END, then padding; and ``(B, T, L)``,
             the attention to the letters, averaged over layers and heads.
         """
-        cache = self.encode(letters, lengths, mask)
-
-        def step(previous: Tensor) -> tuple[Tensor, Tensor]:
-            logits, weights = self.decode(previous[:, None], cache, need_weights=True)
-            cross = torch.stack([w for _, w in weights if w is not None])  # (layers, B, H, 1, L)
-            return logits[:, 0], cross.mean(dim=(0, 2)).squeeze(1)
-
-        phonemes, alignment = greedy(step, lengths, max_len)
+        phonemes, alignment = greedy(self.writer(letters, lengths, mask), lengths, max_len)
         return phonemes, cast(Tensor, alignment)
 
     @torch.no_grad()

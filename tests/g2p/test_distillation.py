@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from companion.g2p import model_files, recipes, training
-from companion.g2p.distillation import expectations, greedy_word_error_rate
+from companion.g2p.distillation import expectations, greedy_word_error_rate, pronounce_together
 from companion.g2p.evaluation import predict
 from companion.g2p.lexicon import (
+    END,
     encode_pronunciations,
     encode_words,
     load_lexicon,
@@ -108,14 +109,60 @@ def far_apart(one, other):
     return max(float((answers[0][p] - answers[1][p]).abs().max()) for p in PAIRS)
 
 
+def single_minded(*phonemes):
+    """A model that expects the given phonemes, the first one most, whatever it reads and wrote."""
+    model = tiny()
+    with torch.no_grad():
+        model.to_logits.weight.zero_()
+        model.to_logits.bias.zero_()
+        for rank, phoneme in enumerate(phonemes):
+            model.to_logits.bias[phoneme] = 9.0 - rank
+    return model
+
+
+def test_one_teacher_pronounces_as_it_does_alone():
+    words = ["phonemes", "cab", "attention"]
+    model = load_model("multi_head")
+    pairs = pronounce_together([model], words, batch_size=2)
+    assert dict(pairs) == predict(model, words)
+    assert [word for word, _ in pairs] == ["cab", "phonemes", "attention"]  # the shortest first
+
+
+def test_teachers_go_on_from_what_is_likeliest_in_their_mean():
+    """The greedy pronunciation is by definition the one that the mean expects step by step."""
+    teachers = [load_model("recurrent"), load_model("self_attention")]
+    words = list(select_split(load_lexicon(), "valid"))[::300]
+    pairs = pronounce_together(teachers, words)
+    assert {word for word, _ in pairs} == set(words)
+    assert greedy_word_error_rate(expectations(teachers, pairs)) == 0
+    alone = [predict(teacher, words) for teacher in teachers]
+    assert all(dict(pairs) != each for each in alone)
+
+
+def test_words_without_a_pronunciation_are_left_out():
+    assert pronounce_together([single_minded(END)], ["cab"]) == []  # over before it began
+    assert pronounce_together([single_minded(3)], ["cab"]) == []  # never over
+
+
+def test_pronouncing_together_takes_teachers_and_words():
+    with pytest.raises(ValueError, match="at least one model"):
+        pronounce_together([], ["cab"])
+    with pytest.raises(ValueError, match="at least one word"):
+        pronounce_together([tiny()], [])
+    with pytest.raises(TypeError, match="list of words"):
+        pronounce_together([tiny()], "cab")
+    with pytest.raises(ValueError, match="batch_size"):
+        pronounce_together([tiny()], ["cab"], batch_size=0)
+
+
 def test_a_recipe_names_the_teachers(monkeypatch, tmp_path):
     """The student of a teacher that expects END at once expects it too."""
-    teacher = tiny()
-    with torch.no_grad():
-        teacher.to_logits.weight.zero_()
-        teacher.to_logits.bias.copy_(torch.tensor([0.0, 0.0, 9.0] + 39 * [0.0]))
+    teacher = single_minded(END)
     lexicon = {"cab": PAIRS[0][1:], "a": (("AH",), ("EY",)), "abducted": PAIRS[0][1:]}
     monkeypatch.setattr(training, "load_lexicon", lambda: lexicon)
+    monkeypatch.setattr(
+        training, "unlabelled_words", lambda given: ["bad"] if given == lexicon else 0
+    )
     monkeypatch.setattr(model_files, "CHECKPOINTS", tmp_path)
     monkeypatch.setitem(recipes.RECIPES, "teacher", Recipe("Teacher", 1, build))
     options = {"learning_rate": 0.2, "dtype": torch.bfloat16}
@@ -129,3 +176,26 @@ def test_a_recipe_names_the_teachers(monkeypatch, tmp_path):
     path = train("student", steps=40, seed=0, folder=tmp_path / "runs")
     phonemes, _ = model_files.load_model(path).pronounce(*encode_words(["cab", "a"]))
     assert phonemes.tolist() == [[2], [2]]
+
+
+def test_a_student_learns_further_words_as_its_teachers_pronounce_them(monkeypatch, tmp_path):
+    lexicon = {"cab": PAIRS[0][1:], "abducted": PAIRS[0][1:]}  # the second is a test word
+    teacher, learned = tiny(), {}
+
+    def pronounce(teachers, words, progress):
+        assert teachers == [teacher]
+        return [(word, ("B",)) for word in words]
+
+    def steps(model, pairs, **options):
+        learned.update(options, pairs=pairs)
+        return iter([0.0])
+
+    monkeypatch.setattr(training, "load_lexicon", lambda: lexicon)
+    monkeypatch.setattr(training, "load_model", {"teacher": teacher}.get)
+    monkeypatch.setattr(training, "unlabelled_words", lambda given: [f"{word}s" for word in given])
+    monkeypatch.setattr(training, "pronounce_together", pronounce)
+    monkeypatch.setattr(training, "training_steps", steps)
+    monkeypatch.setitem(recipes.RECIPES, "student", Recipe("S", 1, build, teachers=("teacher",)))
+    train("student", steps=1, seed=0, folder=tmp_path)
+    assert learned["pairs"] == [PAIRS[0], ("cabs", ("B",)), ("abducteds", ("B",))]
+    assert set(learned["targets"]) == set(learned["pairs"])
