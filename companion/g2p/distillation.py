@@ -34,10 +34,12 @@ def expectations(
 ) -> dict[Pair, Tensor]:
     r"""Ask trained models what follows each phoneme of known pronunciations, and average.
 
-    .. math:: p_i = \frac{1}{n} \sum_{m=1}^{n} p^{(m)}(y_i \mid y_1 \dots y_{i-1}, \text{letters})
+    .. math:: p_i = \frac{1}{n} \sum_{m=1}^{n} p^{(m)}(y_i \mid y_{<i}, x)
 
-    A model that learns these probabilities rather than the one right phoneme learns from all
-    teachers what else is likely, and at which phonemes they doubt the dictionary.
+    Here :math:`x` are the letters, :math:`y_{<i}` the true phonemes before the one asked for, and
+    :math:`p^{(m)}` is what model :math:`m` of :math:`n` expects. A model that learns these
+    probabilities rather than the one right phoneme learns from all teachers what else is likely,
+    and at which phonemes they doubt the dictionary.
 
     Args:
         teachers: trained models, in eval mode.
